@@ -1,0 +1,35 @@
+"""WhiFlash's entropy router: an uncertain target goes to EAGLE-3, a certain one to DFlash.
+
+Source: the WhiFlash paper's entropy policy. It leaves the log base and the temperature open; here the entropy
+is in nats at temperature 1, taken before any grammar mask.
+"""
+
+import torch
+
+from whiflash_engine.routing.base import Signals
+
+
+class EntropyRouter:
+    """Entropy above ``threshold`` (nats) drafts with ``above``, else with ``below``."""
+
+    name = "entropy"
+    needs_entropy = True
+
+    def __init__(self, threshold: float, *, above: str = "eagle3", below: str = "dflash") -> None:
+        self.threshold = threshold
+        self.above = above
+        self.below = below
+
+    def choose(self, signals: Signals, eligible: tuple[str, ...]) -> str | None:
+        """Return the drafter for this entropy; the other one where that cannot draft."""
+        assert signals.entropy is not None, "the entropy router needs the entropy signal"
+        uncertain = signals.entropy > self.threshold
+        first, second = (self.above, self.below) if uncertain else (self.below, self.above)
+        return next((name for name in (first, second) if name in eligible), None)
+
+
+def row_entropy(logits: torch.Tensor) -> torch.Tensor:
+    """Return the Shannon entropy in nats of each row's softmax. ``logits``: [rows, vocabulary]."""
+    log_total = torch.logsumexp(logits, dim=-1, keepdim=True)
+    probabilities = torch.exp(logits - log_total)
+    return log_total.squeeze(-1) - (probabilities * logits).sum(dim=-1)

@@ -1,0 +1,1 @@
+"""The only files that subclass vLLM: one thin file per vLLM class."""

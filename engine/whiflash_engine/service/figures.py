@@ -1,0 +1,38 @@
+"""The ``whiflash`` part of an answer: round records joined to the tokens they emitted."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from whiflash_engine.segments import label_rounds, per_segment
+from whiflash_engine.trace import RoundRecord, summarize
+
+
+def answer_figures(
+    records: Sequence[RoundRecord], token_ids: Sequence[int], token_texts: Sequence[str], *, with_trace: bool
+) -> dict[str, Any]:
+    """Return the summary of a request's rounds; with ``with_trace`` also every round and the token ids.
+
+    A last round may have accepted tokens past the end of the answer (after a stop); those are not counted.
+    """
+    rounds = clip(records, len(token_ids))
+    figures = summarize(rounds) | {"per_segment": per_segment(rounds, token_texts)}
+    if with_trace:
+        labels = label_rounds(rounds, token_texts)
+        figures["token_ids"] = list(token_ids)
+        figures["trace"] = [
+            record.to_dict() | {"segment": segment, "text": "".join(_emitted(record, token_texts))}
+            for record, segment in zip(rounds, labels, strict=True)
+        ]
+    return figures
+
+
+def clip(records: Sequence[RoundRecord], tokens: int) -> list[RoundRecord]:
+    """Leave out rounds that begin past the answer's ``tokens``, and accepted tokens that lie past it."""
+    kept = [record for record in records if record.position < tokens]
+    for record in kept:
+        record.accepted = min(record.accepted, tokens - record.position - 1)
+    return kept
+
+
+def _emitted(record: RoundRecord, token_texts: Sequence[str]) -> Sequence[str]:
+    return token_texts[record.position : record.position + record.accepted + 1]

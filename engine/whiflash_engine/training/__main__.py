@@ -1,0 +1,103 @@
+"""``python -m whiflash_engine.training``: one command per stage, in the order in which they are run."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from whiflash_engine.errors import WhiFlashError
+from whiflash_engine.training import stages
+from whiflash_engine.training.generate import GenerateOptions
+from whiflash_engine.training.generate import generate as run_generate
+from whiflash_engine.training.loop import LoopOptions
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
+
+Target = Annotated[Path, typer.Option(help="Folder of the target model.", exists=True, file_okay=False)]
+Work = Annotated[Path, typer.Option(help="Folder that the stages read from and write to.")]
+Seed = Annotated[int, typer.Option(help="Seed of everything random in this stage.")]
+
+
+@app.command()
+def generate(
+    target: Target,
+    work: Work,
+    count: Annotated[int | None, typer.Option(help="Number of answers; all by default.")] = None,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 256,
+    part: Annotated[int, typer.Option(help="Which part this process makes.")] = 0,
+    parts: Annotated[int, typer.Option(help="Number of processes that share the work.")] = 1,
+    seed: Seed = 0,
+) -> None:
+    """Let the target answer the prompts."""
+    options = GenerateOptions(target, work, count, max_tokens, part=part, parts=parts, seed=seed)
+    typer.echo(json.dumps(run_generate(options)))
+
+
+@app.command()
+def features(target: Target, work: Work) -> None:
+    """Compute the target's hidden states for every answer."""
+    typer.echo(f"{stages.features(target, work)} shards written")
+
+
+@app.command()
+def eagle3(
+    target: Target,
+    work: Work,
+    steps: Annotated[int, typer.Option(help="Optimizer steps.")] = 2500,
+    batch: Annotated[int, typer.Option(help="Sequences per step.")] = 4,
+    rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 8e-4,
+    vocabulary: Annotated[int, typer.Option(help="Draft vocabulary size.")] = stages.DRAFT_VOCABULARY,
+    seed: Seed = 0,
+) -> None:
+    """Train the EAGLE-3 head."""
+    stages.train_eagle3(target, work, LoopOptions(steps, batch, rate, seed), vocabulary)
+
+
+@app.command()
+def dflash(
+    target: Target,
+    work: Work,
+    steps: Annotated[int, typer.Option(help="Optimizer steps.")] = 3000,
+    batch: Annotated[int, typer.Option(help="Sequences per step.")] = 2,
+    rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 2e-3,
+    anchors: Annotated[int, typer.Option(help="Blocks per sequence and step.")] = 48,
+    layers: Annotated[int, typer.Option(help="Decoder layers.")] = 2,
+    seed: Seed = 0,
+) -> None:
+    """Train the DFlash drafter."""
+    stages.train_dflash(target, work, LoopOptions(steps, batch, rate, seed), anchors, layers)
+
+
+@app.command()
+def export(target: Target, work: Work, out: Annotated[Path, typer.Option(help="Where to write.")]) -> None:
+    """Write both drafters in the public formats, each with its card."""
+    stages.export(target, work, out)
+
+
+@app.command()
+def replay(
+    target: Target,
+    work: Work,
+    drafters: Annotated[Path, typer.Option(help="Folder with eagle3/ and dflash/.")],
+    per_kind: Annotated[int | None, typer.Option(help="Answers per segment; all by default.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Measure acceptance on held-out answers."""
+    report = stages.replay(target, work, drafters, per_kind)
+    typer.echo(json.dumps(report, indent=2) if as_json else stages.table(report))
+
+
+def main() -> None:
+    """Run the command line; errors a user can mend are one line and exit code 2."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    try:
+        app()
+    except WhiFlashError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise SystemExit(2) from error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Exact acceptance by replay: recorded greedy answers are decoded again, round by round, with each drafter.
+
+Under greedy decoding a draft token is accepted exactly when it equals the recorded one, so nothing has to be
+generated and both drafters are measured on the same positions.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whiflash_engine.training import dflash, eagle3
+from whiflash_engine.training.dflash import Blocks, DFlash
+from whiflash_engine.training.eagle3 import Eagle3
+from whiflash_engine.training.features import Sequence
+
+
+def accepted_lengths(drafted: Tensor, sequence: Sequence) -> Tensor:
+    """Count the accepted draft tokens of every round that could start in ``sequence``.
+
+    ``drafted`` [answer - 1, tokens]: row ``s`` follows answer token ``s``; tokens past the end never match.
+    """
+    count, width = drafted.shape
+    padded = torch.cat([sequence.ids, torch.full((width,), -1)])
+    at = sequence.prompt + 1 + torch.arange(count)[:, None] + torch.arange(width)
+    return (drafted == padded[at]).int().cumprod(dim=1).sum(dim=1)
+
+
+@dataclass
+class Tally:
+    """Rounds of a real decode: each starts where the one before stopped."""
+
+    rounds: int = 0
+    accepted: int = 0
+    by_position: list[int] = field(default_factory=list)
+
+    def walk(self, lengths: Tensor, width: int) -> None:
+        """Add the rounds of one answer."""
+        self.by_position = self.by_position or [0] * width
+        start = 0
+        while start < len(lengths):
+            taken = int(lengths[start])
+            self.rounds += 1
+            self.accepted += taken
+            for position in range(taken):
+                self.by_position[position] += 1
+            start += taken + 1
+
+    def report(self) -> dict[str, Any]:
+        """Return rounds, mean acceptance length (with the bonus token) and acceptance by position."""
+        rounds = max(self.rounds, 1)
+        return {
+            "rounds": self.rounds,
+            "mean_acceptance_length": round(1 + self.accepted / rounds, 3),
+            "acceptance_by_position": [round(count / rounds, 3) for count in self.by_position],
+        }
+
+
+def eagle3_lengths(model: Eagle3, sequence: Sequence, steps: int) -> Tensor:
+    """Return accepted lengths of EAGLE-3 for every possible round of ``sequence``."""
+    return accepted_lengths(eagle3.draft(model, [sequence], steps), sequence)
+
+
+def dflash_lengths(model: DFlash, sequence: Sequence) -> Tensor:
+    """Return accepted lengths of DFlash for every possible round of ``sequence``."""
+    anchors = torch.arange(sequence.prompt, sequence.length - 1)
+    parts = [dflash.draft(model, Blocks([sequence], [part])) for part in torch.split(anchors, 128)]
+    return accepted_lengths(torch.cat(parts), sequence)
+
+
+def held_out(sequences: list[Sequence], per_kind: int | None = None) -> list[Sequence]:
+    """Return the greedy held-out sequences, at most ``per_kind`` of each kind."""
+    chosen = []
+    seen: dict[str, int] = defaultdict(int)
+    for sequence in sequences:
+        if not (sequence.held_out and sequence.greedy):
+            continue
+        seen[sequence.kind] += 1
+        if per_kind is None or seen[sequence.kind] <= per_kind:
+            chosen.append(sequence)
+    return chosen
+
+
+def replay(
+    sequences: list[Sequence], eagle3_model: Eagle3 | None, dflash_model: DFlash | None, steps: int = 4
+) -> dict[str, dict[str, Any]]:
+    """Return one report per drafter and segment, ``all`` being every round of every segment."""
+    tallies: dict[str, dict[str, Tally]] = defaultdict(lambda: defaultdict(Tally))
+    for sequence in sequences:
+        lengths: dict[str, tuple[Tensor, int]] = {}
+        if eagle3_model is not None:
+            lengths["eagle3"] = (eagle3_lengths(eagle3_model, sequence, steps), steps)
+        if dflash_model is not None:
+            lengths["dflash"] = (dflash_lengths(dflash_model, sequence), dflash.BLOCK - 1)
+        for name, (accepted, width) in lengths.items():
+            for segment in ("all", sequence.kind):
+                tallies[name][segment].walk(accepted, width)
+    return {
+        name: {segment: tally.report() for segment, tally in sorted(parts.items())}
+        for name, parts in tallies.items()
+    }
+
+
+def table(report: dict[str, dict[str, Any]]) -> str:
+    """Return a replay report as a table: one line per segment, mean acceptance length per drafter."""
+    segments = sorted({segment for parts in report.values() for segment in parts})
+    lines = ["segment    " + "".join(f"{name:>10}" for name in report)]
+    for segment in segments:
+        cells = "".join(f"{report[name][segment]['mean_acceptance_length']:>10.3f}" for name in report)
+        lines.append(f"{segment:<11}{cells}")
+    return "\n".join(lines)

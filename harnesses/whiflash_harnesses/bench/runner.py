@@ -1,0 +1,216 @@
+"""Sends the requests of a bench to the embedded engine and keeps what came back, with times.
+
+Flow: plan (which arm runs which prompts, in which order) -> warm-up -> one group after the other -> report.
+"""
+
+import asyncio
+import random
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from whiflash_engine.config import ROUTER_KEY, check_router
+from whiflash_engine.errors import ConfigError, EngineError
+from whiflash_engine.trace import RoundRecord
+from whiflash_harnesses.bench.figures import Group, Sample, workload_figures
+from whiflash_harnesses.bench.workloads import (
+    WARM_UP,
+    WORKLOADS,
+    Prompt,
+    check_workload,
+    load_prompts,
+    select_prompts,
+)
+
+SCHEMA = "whiflash-bench/1"
+ARMS = ("off", "eagle3", "dflash", "entropy")
+WARM_UP_TOKENS = 24
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """What to measure. Arms are router names, ``off`` among them; ``requests`` is per workload."""
+
+    workloads: tuple[str, ...] = WORKLOADS
+    arms: tuple[str, ...] = ARMS
+    requests: int = 8
+    max_tokens: int = 256
+    seed: int = 0
+    concurrency: int = 1
+
+    def __post_init__(self) -> None:
+        _check_names("arm", self.arms, check_router)
+        _check_names("workload", self.workloads, check_workload)
+        for name, least in (("requests", 1), ("max_tokens", 2), ("concurrency", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name}={getattr(self, name)}: must be at least {least}")
+
+
+def _check_names(kind: str, names: tuple[str, ...], check: Callable[[str], str]) -> None:
+    if not names:
+        raise ConfigError(f"no {kind} given: name at least one")
+    for name in names:
+        check(name)
+        if names.count(name) > 1:
+            raise ConfigError(f"{kind} {name!r} is named twice: name it once")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One step of the plan: these prompts, together, under this arm."""
+
+    arm: str
+    prompts: tuple[Prompt, ...]
+
+
+class Service(Protocol):
+    """The part of the embedded engine that the bench uses."""
+
+    def start(self) -> object:
+        """Start the engine and wait until it answers."""
+
+    def astream(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """Stream ``chat.completion.chunk`` dicts; the last one has ``usage`` and ``whiflash``."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return versions, machine, config and memory."""
+
+    def close(self) -> object:
+        """Stop the engine."""
+
+
+class Progress(Protocol):
+    """Told what happens while it happens."""
+
+    def note(self, text: str) -> None:
+        """Show one line."""
+
+    def begin(self, total: int) -> None:
+        """Prepare for ``total`` groups."""
+
+    def advance(self, group: Group) -> None:
+        """Count one group as done."""
+
+
+def run_bench(service: Service, options: BenchOptions, progress: Progress) -> dict[str, Any]:
+    """Start ``service``, measure, close it, and return the report (schema ``whiflash-bench/1``)."""
+    try:
+        progress.note("starting the engine (the first start compiles and can take minutes)")
+        service.start()
+        groups = asyncio.run(measure(service, options, progress))
+        return build_report(groups, options, service.describe())
+    finally:
+        service.close()
+
+
+def plan_turns(options: BenchOptions) -> list[Turn]:
+    """Return all turns in the order they run: workload by workload, the arms shuffled for every group."""
+    order = random.Random(options.seed)
+    turns: list[Turn] = []
+    for workload in options.workloads:
+        prompts = select_prompts(workload, options.requests)
+        for start in range(0, len(prompts), options.concurrency):
+            together = tuple(prompts[start : start + options.concurrency])
+            arms = order.sample(options.arms, k=len(options.arms))
+            turns.extend(Turn(arm, together) for arm in arms)
+    return turns
+
+
+async def measure(
+    service: Service, options: BenchOptions, progress: Progress, clock: Clock = time.perf_counter
+) -> list[Group]:
+    """Warm up, then run every turn of the plan."""
+    salt = uuid.uuid4().hex  # a second bench in the same engine must find the prefix cache cold, too
+    await _warm_up(service, options, progress, salt)
+    turns = plan_turns(options)
+    progress.begin(len(turns))
+    groups = []
+    for turn in turns:
+        groups.append(await _run_turn(service, turn, options.max_tokens, salt, clock))
+        progress.advance(groups[-1])
+    return groups
+
+
+async def _warm_up(service: Service, options: BenchOptions, progress: Progress, salt: str) -> None:
+    prompts = load_prompts(WARM_UP)
+    for arm in options.arms:
+        progress.note(f"warm-up: {arm}")
+        for prompt in prompts:
+            turn = Turn(arm, (prompt,) * options.concurrency)
+            await _run_turn(service, turn, WARM_UP_TOKENS, salt, time.perf_counter)
+
+
+async def _run_turn(service: Service, turn: Turn, max_tokens: int, salt: str, clock: Clock) -> Group:
+    started = clock()
+    requests = (_run_request(service, prompt, turn.arm, max_tokens, salt, clock) for prompt in turn.prompts)
+    samples = await asyncio.gather(*requests)
+    return Group(turn.arm, clock() - started, tuple(samples))
+
+
+async def _run_request(
+    service: Service, prompt: Prompt, arm: str, max_tokens: int, salt: str, clock: Clock
+) -> Sample:
+    body = request_body(prompt, arm, max_tokens, salt)
+    last: dict[str, Any] = {}
+    times = []
+    started = clock()
+    async for chunk in service.astream(body):
+        last = chunk
+        if chunk.get("choices"):  # the engine's first one comes with the first token; the usage has none
+            times.append(clock())
+    return _sample(prompt, arm, last, started, times)
+
+
+def request_body(prompt: Prompt, arm: str, max_tokens: int, salt: str) -> dict[str, Any]:
+    """Return the OpenAI chat body of one request; its cache salt is shared with no other request."""
+    return {
+        **prompt.body,
+        "temperature": 0,
+        "max_tokens": max_tokens,
+        "cache_salt": f"{salt}:{prompt.workload}:{prompt.name}:{arm}",  # vLLM takes no "/" in it
+        "vllm_xargs": {ROUTER_KEY: arm},
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "whiflash_trace": True,
+    }
+
+
+def _sample(prompt: Prompt, arm: str, last: dict[str, Any], started: float, times: Sequence[float]) -> Sample:
+    details = last.get("whiflash")
+    if details is None or not times:
+        raise EngineError(f"request {prompt.workload}/{prompt.name} under arm {arm} ended without its figures")
+    return Sample(
+        workload=prompt.workload,
+        request=prompt.name,
+        arm=arm,
+        output_tokens=last["usage"]["completion_tokens"],
+        ttft_s=times[0] - started,
+        decode_s=times[-1] - times[0],
+        token_ids=tuple(details["token_ids"]),
+        rounds=tuple(_record(entry) for entry in details["trace"]),
+        per_segment=details["per_segment"],
+    )
+
+
+def _record(entry: dict[str, Any]) -> RoundRecord:
+    """Read a trace entry: a round record, and what was joined to it afterwards."""
+    return RoundRecord.from_dict({key: entry[key] for key in entry if key not in ("segment", "text")})
+
+
+def build_report(groups: Sequence[Group], options: BenchOptions, description: dict[str, Any]) -> dict[str, Any]:
+    """Return the report; ``overall`` puts all workloads together."""
+    return {
+        "schema": SCHEMA,
+        **{key: description.get(key) for key in ("versions", "machine", "config")},
+        "settings": {**asdict(options), "temperature": 0, "prefix_cache": "cold", "warm_up": "each arm once"},
+        "workloads": {
+            name: workload_figures([g for g in groups if g.samples[0].workload == name], options.arms)
+            for name in options.workloads
+        },
+        "overall": workload_figures(groups, options.arms),
+        "memory_mb": description.get("memory_mb", description.get("memory")),
+    }

@@ -1,0 +1,310 @@
+"""Training: unrolled forms equal step-by-step inference, splits do not leak, exports have public names."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from whiflash_engine.training import dflash, eagle3, export, files, labels, loop, replay
+from whiflash_engine.training.features import DFLASH_TAPS, EAGLE3_TAPS, TAPS, Sequence, load
+from whiflash_engine.training.generate import cut_loop
+from whiflash_engine.training.layers import rope
+from whiflash_engine.training.prompts import KINDS, all_prompts
+from whiflash_engine.training.target import Target, new_dflash, new_eagle3, read_target
+
+HIDDEN, VOCAB, BLOCKS = 24, 64, 3
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Target:
+    """A random Llama-shaped target on disk: 3 blocks, hidden 24, 3 heads of 8, 1 KV head."""
+    torch.manual_seed(0)
+    folder = tmp_path / "target"
+    folder.mkdir()
+    config = {
+        "tie_word_embeddings": True,
+        "hidden_size": HIDDEN,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "intermediate_size": 40,
+        "vocab_size": VOCAB,
+        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 128,
+        "num_hidden_layers": BLOCKS,
+        "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    shapes = {"model.embed_tokens.weight": (VOCAB, HIDDEN), "model.norm.weight": (HIDDEN,)}
+    for block in range(BLOCKS):
+        name = f"model.layers.{block}."
+        shapes |= {name + f"self_attn.{p}_proj.weight": (8, HIDDEN) for p in "kv"}
+        shapes |= {name + f"self_attn.{p}_proj.weight": (HIDDEN, HIDDEN) for p in "qo"}
+        shapes |= {name + f"mlp.{p}_proj.weight": (40, HIDDEN) for p in ("gate", "up")}
+        shapes[name + "mlp.down_proj.weight"] = (HIDDEN, 40)
+        shapes |= {name + f"{p}_layernorm.weight": (HIDDEN,) for p in ("input", "post_attention")}
+    save_file({name: 0.2 * torch.randn(shape) for name, shape in shapes.items()}, folder / "model.safetensors")
+    return read_target(folder)
+
+
+def sequence(length: int, prompt: int, seed: int = 1, **facts: bool) -> Sequence:
+    """A recorded answer with random states."""
+    generator = torch.Generator().manual_seed(seed)
+    flags = {"greedy": True, "constrained": False, "held_out": False} | facts
+    return Sequence(
+        ids=torch.randint(VOCAB, (length,), generator=generator),
+        taps=torch.randn(length, len(TAPS) * HIDDEN, generator=generator).bfloat16(),
+        final=torch.randn(length, HIDDEN, generator=generator).bfloat16(),
+        prompt=prompt,
+        kind="code",
+        **flags,
+    )
+
+
+VOCABULARY = torch.arange(1, 49)
+
+
+def plain_attention(layer: torch.nn.Module, mixed: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Attention of the last row over all rows, written the long way."""
+    q = layer.queries(mixed[-1:], positions[-1:])[0]
+    k, v = layer.keys_values(mixed, positions)
+    weights = ((q @ k[:, 0].T) * 8**-0.5).softmax(dim=-1)
+    return layer.o_proj((weights @ v[:, 0]).flatten())
+
+
+def one_chain(model: eagle3.Eagle3, s: Sequence, start: int, tokens: list[int]) -> list[torch.Tensor]:
+    """Decode one EAGLE-3 round as an engine does: append a row to the cache, look at the last row."""
+    rows = s.prompt + start
+    layer = model.midlayer
+    states = model.fc(s.select(EAGLE3_TAPS)[:rows])
+    embeds = model.embedding[s.ids[1 : rows + 1]]
+    outs = []
+    for token in [None, *tokens]:
+        if token is not None:
+            states = torch.cat([states, outs[-1][None]])
+            embeds = torch.cat([embeds, model.embedding[token][None]])
+        mixed = layer.mix(embeds, states)
+        out = states[-1] + plain_attention(layer.self_attn, mixed, torch.arange(len(mixed)))
+        outs.append(out + layer.mlp(layer.post_attention_layernorm(out)))
+    return outs
+
+
+def test_eagle3_unrolled_training_equals_step_by_step_decoding(target: Target) -> None:
+    model = new_eagle3(target, VOCABULARY, seed=0)
+    batch = [sequence(19, 6), sequence(12, 4, seed=2)]
+    chains = model.start(batch)
+    states = [chains.states]
+    for step in (1, 2, 3):
+        model.step(chains, eagle3.teacher_tokens(batch, step))
+        states.append(chains.states)
+    at = 0
+    for s in batch:
+        count = s.length - 1 - s.prompt
+        for start in range(count - 3):
+            tokens = s.ids[s.prompt + start + 1 :][:3].tolist()
+            for step, expected in enumerate(one_chain(model, s, start, tokens)):
+                torch.testing.assert_close(states[step][at + start], expected, rtol=1e-4, atol=1e-4)
+        at += count
+    assert at == len(chains.states)
+
+
+def test_eagle3_draft_feeds_its_own_tokens_back(target: Target) -> None:
+    model = new_eagle3(target, VOCABULARY, seed=0)
+    s = sequence(15, 5)
+    drafted = eagle3.draft(model, [s], steps=4)
+    outs = one_chain(model, s, 3, drafted[3, :3].tolist())
+    expected = VOCABULARY[model.logits(torch.stack(outs)).argmax(-1)]
+    assert drafted[3].tolist() == expected.tolist()
+
+
+def test_dflash_block_sees_the_context_before_its_anchor_and_itself(target: Target) -> None:
+    model = new_dflash(target, mask_token=0, layers=2, seed=0)
+    batch = [sequence(20, 6), sequence(14, 5, seed=2)]
+    together = model(dflash.Blocks(batch, [torch.tensor([6, 11]), torch.tensor([9])]))
+    for row, (s, anchor) in enumerate([(batch[0], 6), (batch[0], 11), (batch[1], 9)]):
+        context = model.hidden_norm(model.fc(s.select(DFLASH_TAPS)[:anchor]))
+        positions = torch.arange(anchor + dflash.BLOCK)
+        x = model.embedding[torch.tensor([int(s.ids[anchor])] + [0] * (dflash.BLOCK - 1))]
+        for layer in model.layers:
+            normed = torch.cat([context, layer.input_layernorm(x)])
+            q = layer.self_attn.queries(normed[anchor:], positions[anchor:])
+            k, v = layer.self_attn.keys_values(normed, positions)
+            weights = (torch.einsum("qhd,kd->hqk", q, k[:, 0]) * 8**-0.5).softmax(-1)
+            mixed = torch.einsum("hqk,kd->qhd", weights, v[:, 0]).flatten(1)
+            x = x + layer.self_attn.o_proj(mixed)
+            x = x + layer.mlp(layer.post_attention_layernorm(x))
+        torch.testing.assert_close(together[row], model.norm(x[1:]), rtol=1e-4, atol=1e-4)
+
+
+def test_dflash_loss_ignores_positions_past_the_answer(target: Target) -> None:
+    model = new_dflash(target, mask_token=0, layers=1, seed=0)
+    s = sequence(16, 5)
+    everything = torch.arange(VOCAB)
+    last = dflash.Blocks([s], [torch.tensor([s.length - 2])])
+    loss, right = dflash.loss(model, last, everything)
+    label = labels.soft_labels(s, model.embedding, everything)[-1]
+    expected = -(label * (model(last)[0, 0] @ model.embedding.T).log_softmax(-1)).sum()
+    torch.testing.assert_close(loss, expected)
+    assert right[1:] == [0.0] * (dflash.BLOCK - 2)
+
+
+def test_labels_of_constrained_text_are_the_tokens_alone(target: Target) -> None:
+    s = sequence(12, 4, constrained=True)
+    label = labels.soft_labels(s, target.embedding[VOCABULARY], VOCABULARY)
+    for row, token in zip(label, s.ids[5:].tolist(), strict=True):
+        if token in VOCABULARY.tolist():
+            assert VOCABULARY[row.argmax()] == token
+            assert row.sum() == 1
+        else:
+            assert row.sum() == 0
+
+
+def test_d2t_and_t2d_describe_the_same_vocabulary(target: Target, tmp_path: Path) -> None:
+    vocabulary = torch.tensor([0, 3, 4, 9, 40, 63])
+    export.export_eagle3(new_eagle3(target, vocabulary, seed=0), target, tmp_path / "e", "card")
+    tensors = load_file(tmp_path / "e" / "model.safetensors")
+    assert (tensors["d2t"] + torch.arange(6)).tolist() == vocabulary.tolist()
+    assert tensors["t2d"].nonzero().flatten().tolist() == vocabulary.tolist()
+
+
+def test_eagle3_export_has_the_public_names_and_shapes(target: Target, tmp_path: Path) -> None:
+    model = new_eagle3(target, VOCABULARY, seed=0)
+    export.export_eagle3(model, target, tmp_path / "e", "card")
+    tensors = load_file(tmp_path / "e" / "model.safetensors")
+    assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == {
+        "d2t": (48,),
+        "t2d": (VOCAB,),
+        "fc.weight": (HIDDEN, 3 * HIDDEN),
+        "lm_head.weight": (48, HIDDEN),
+        "norm.weight": (HIDDEN,),
+        "midlayer.input_layernorm.weight": (HIDDEN,),
+        "midlayer.hidden_norm.weight": (HIDDEN,),
+        "midlayer.post_attention_layernorm.weight": (HIDDEN,),
+        "midlayer.self_attn.q_proj.weight": (24, 2 * HIDDEN),
+        "midlayer.self_attn.k_proj.weight": (8, 2 * HIDDEN),
+        "midlayer.self_attn.v_proj.weight": (8, 2 * HIDDEN),
+        "midlayer.self_attn.o_proj.weight": (HIDDEN, 24),
+        "midlayer.mlp.gate_proj.weight": (40, HIDDEN),
+        "midlayer.mlp.up_proj.weight": (40, HIDDEN),
+        "midlayer.mlp.down_proj.weight": (HIDDEN, 40),
+    }
+    config = json.loads((tmp_path / "e" / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForCausalLMEagle3"]
+    assert config["draft_vocab_size"] == 48
+    s = sequence(12, 4)
+    model.load_state_dict({n: p.bfloat16().float() for n, p in model.state_dict().items()})
+    again = export.load_eagle3(tmp_path / "e", target)
+    assert torch.equal(eagle3.draft(again, [s], 3), eagle3.draft(model, [s], 3))
+
+
+def test_dflash_export_has_the_public_names_and_shapes(target: Target, tmp_path: Path) -> None:
+    model = new_dflash(target, mask_token=7, layers=2, seed=0)
+    export.export_dflash(model, target, tmp_path / "d", "card")
+    tensors = load_file(tmp_path / "d" / "model.safetensors")
+    assert {n for n in tensors if not n.startswith("layers.")} == {
+        "fc.weight",
+        "hidden_norm.weight",
+        "norm.weight",
+    }
+    assert tensors["fc.weight"].shape == (HIDDEN, len(DFLASH_TAPS) * HIDDEN)
+    assert {n.removeprefix("layers.1.") for n in tensors if n.startswith("layers.1.")} == {
+        "input_layernorm.weight",
+        "post_attention_layernorm.weight",
+        *(f"self_attn.{p}_proj.weight" for p in "qkvo"),
+        "self_attn.q_norm.weight",
+        "self_attn.k_norm.weight",
+        *(f"mlp.{p}_proj.weight" for p in ("gate", "up", "down")),
+    }
+    config = json.loads((tmp_path / "d" / "config.json").read_text())
+    assert config["dflash_config"] == {
+        "mask_token_id": 7,
+        "target_layer_ids": [tap - 1 for tap in DFLASH_TAPS],
+    }
+    assert (config["num_key_value_heads"], config["head_dim"]) == (1, 8)
+
+
+def test_an_interrupted_run_ends_like_an_uninterrupted_one(target: Target, tmp_path: Path) -> None:
+    sequences = [sequence(14, 5, seed=n) for n in range(5)]
+    head = target.embedding[VOCABULARY]
+
+    def step_loss(
+        model: eagle3.Eagle3, batch: list[Sequence], generator: torch.Generator, progress: float
+    ) -> tuple[torch.Tensor, list[float]]:
+        return eagle3.loss(model, batch, head, 3, generator)
+
+    def run(path: Path, *stops: int) -> dict[str, torch.Tensor]:
+        for stop in stops:
+            model = new_eagle3(target, VOCABULARY, seed=0)
+            # The rate must not depend on where the run is stopped, so only the stop differs.
+            options = loop.LoopOptions(steps=8, batch=2, rate=1e-3, warmup=2, save_every=1, stop_after=stop)
+            loss = partial(step_loss, model)
+            loop.train(model, sequences, loss, options, path)
+        return dict(model.state_dict())
+
+    whole, halves = run(tmp_path / "a.pt", 8), run(tmp_path / "b.pt", 3, 8)
+    assert all(torch.equal(whole[name], halves[name]) for name in whole)
+    start = new_eagle3(target, VOCABULARY, seed=0).state_dict()
+    assert not torch.equal(whole["fc.weight"], start["fc.weight"])
+
+
+def test_rounds_of_a_replay_follow_one_another() -> None:
+    s = sequence(10, 4)
+    drafted = torch.full((5, 2), -7)
+    drafted[0] = s.ids[5:7]  # both right: the next round starts 3 tokens on
+    drafted[3, 0] = s.ids[8]  # one right
+    lengths = replay.accepted_lengths(drafted, s)
+    assert lengths.tolist() == [2, 0, 0, 1, 0]
+    tally = replay.Tally()
+    tally.walk(lengths, width=2)
+    assert tally.report() == {
+        "rounds": 2,
+        "mean_acceptance_length": 2.5,
+        "acceptance_by_position": [1.0, 0.5],
+    }
+
+
+def test_draft_tokens_past_the_answer_are_never_accepted() -> None:
+    s = sequence(8, 5)
+    assert replay.accepted_lengths(torch.stack([s.ids[[6, 7, 7]], s.ids[[7, 7, 7]]]), s).tolist() == [2, 1]
+
+
+def test_no_family_is_on_both_sides_and_every_kind_is_on_each() -> None:
+    prompts = all_prompts()
+    sides = {held: {p.family for p in prompts if p.held_out == held} for held in (True, False)}
+    assert not sides[True] & sides[False]
+    for families in sides.values():
+        assert {family.split("/")[0] for family in families} == set(KINDS)
+
+
+def test_prompts_depend_on_the_seed_alone() -> None:
+    assert all_prompts(3) == all_prompts(3)
+    assert all_prompts(3) != all_prompts(4)
+    assert len({(p.prefix, p.constraint and json.dumps(p.constraint), json.dumps(p.messages))
+                for p in all_prompts()}) > 2000  # fmt: skip
+
+
+def test_a_looping_answer_is_cut_and_a_plain_one_is_not() -> None:
+    looping = [1, 2, *[5, 6, 7] * 9]
+    assert cut_loop(looping) == looping[: 2 + 12]
+    assert cut_loop(list(range(50))) == list(range(50))
+
+
+def test_features_survive_the_disk(tmp_path: Path) -> None:
+    s = sequence(9, 4)
+    facts = [{"kind": "code", "greedy": True, "constrained": False, "held_out": False}]
+    tensors = {"ids": s.ids, "taps": s.taps, "final": s.final}
+    tensors |= {"lengths": torch.tensor([9]), "prompts": torch.tensor([4])}
+    files.write_tensors(tmp_path / "features-00-0000.safetensors", tensors, {"sequences": json.dumps(facts)})
+    (again,) = load(tmp_path)
+    assert torch.equal(again.select(EAGLE3_TAPS), s.select(EAGLE3_TAPS))
+    assert (again.prompt, again.kind, again.ids.tolist()) == (4, "code", s.ids.tolist())
+
+
+def test_rope_depends_on_distance_only() -> None:
+    q, k = torch.randn(1, 1, 8), torch.randn(1, 1, 8)
+    near = rope(q, torch.tensor([3]), 1e4) * rope(k, torch.tensor([1]), 1e4)
+    far = rope(q, torch.tensor([53]), 1e4) * rope(k, torch.tensor([51]), 1e4)
+    torch.testing.assert_close(near.sum(), far.sum())
