@@ -8,7 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from whiflash_engine.training import dflash, eagle3, export, files, labels, loop, replay
+from whiflash_engine.errors import CheckpointError
+from whiflash_engine.training import dflash, eagle3, export, features, files, labels, loop, replay, stages
 from whiflash_engine.training.features import DFLASH_TAPS, EAGLE3_TAPS, TAPS, Sequence, load
 from whiflash_engine.training.generate import cut_loop
 from whiflash_engine.training.layers import rope
@@ -301,6 +302,38 @@ def test_features_survive_the_disk(tmp_path: Path) -> None:
     (again,) = load(tmp_path)
     assert torch.equal(again.select(EAGLE3_TAPS), s.select(EAGLE3_TAPS))
     assert (again.prompt, again.kind, again.ids.tolist()) == (4, "code", s.ids.tolist())
+
+
+def test_the_stages_make_drafters_that_replay_alike(target: Target, tmp_path: Path) -> None:
+    work, out, folder = tmp_path / "work", tmp_path / "out", tmp_path / "target"
+    recorded = [sequence(14, 5, seed=n, held_out=n > 3) for n in range(6)]
+    rows = [
+        {"prompt": s.ids[:5].tolist(), "answer": s.ids[5:].tolist(), "kind": "code", "temperature": 0.0,
+         "constrained": False, "split": "held_out" if s.held_out else "train"}
+        for s in recorded
+    ]  # fmt: skip
+    states = [(s.taps, s.final) for s in recorded]
+    features.write_shard(work / "features-00-0000.safetensors", rows, states)
+    options = loop.LoopOptions(steps=4, batch=2, rate=1e-3, warmup=1)
+    stages.train_eagle3(folder, work, options, size=48)
+    stages.train_dflash(folder, work, options, anchors=3, layers=2)
+    stages.export(folder, work, out)
+    report = stages.replay(folder, work, out, per_kind=None)
+    for name in ("eagle3", "dflash"):
+        card = (out / name / "README.md").read_text()
+        assert "4 answers" in card
+        assert f"{report[name]['code']['mean_acceptance_length']:.3f}" in card
+        assert report[name]["code"]["rounds"] > 0
+
+
+def test_a_draft_vocabulary_larger_than_the_targets_is_refused(target: Target, tmp_path: Path) -> None:
+    states = sequence(12, 4)
+    row = {"prompt": states.ids[:4].tolist(), "answer": states.ids[4:].tolist(), "kind": "code",
+           "temperature": 0.0, "constrained": False, "split": "train"}  # fmt: skip
+    shard = tmp_path / "features-00-0000.safetensors"
+    features.write_shard(shard, [row], [(states.taps, states.final)])
+    with pytest.raises(CheckpointError, match="65 is larger than the target's 64"):
+        stages.train_eagle3(tmp_path / "target", tmp_path, loop.LoopOptions(1, 1, 1e-3), size=65)
 
 
 def test_rope_depends_on_distance_only() -> None:

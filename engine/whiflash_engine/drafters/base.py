@@ -27,6 +27,21 @@ class ContextRows:
     def __len__(self) -> int:
         return self.positions.shape[0]
 
+    def between(self, start: int, end: int) -> "ContextRows":
+        """Return rows ``start`` to ``end``, sharing memory."""
+        return ContextRows(
+            self.next_token_ids[start:end],
+            self.positions[start:end],
+            self.slots[start:end],
+            self.features[start:end],
+        )
+
+    def clone(self) -> "ContextRows":
+        """Return a copy that shares no memory."""
+        return ContextRows(
+            self.next_token_ids.clone(), self.positions.clone(), self.slots.clone(), self.features.clone()
+        )
+
     def take(self, rows: torch.Tensor) -> "ContextRows":
         """Return the given rows. ``rows``: [n] int64 indexes."""
         return ContextRows(self.next_token_ids[rows], self.positions[rows], self.slots[rows], self.features[rows])

@@ -1,4 +1,4 @@
-"""One round for the whole batch, top to bottom: close the last round, route, write context, propose.
+"""One round for the whole batch, top to bottom: close the last round, route, catch up, propose.
 
 Runs once per engine step, after the target has verified the drafts of the step before. Rows of rejected
 tokens are gone by then (vLLM's unpadded drafter batch), so every row here is verified.
@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
-import torch
-
+from whiflash_engine.cache import Deferred, join_rows
 from whiflash_engine.config import ROUTER_KEY
-from whiflash_engine.drafters.base import Drafter, RoundBatch
+from whiflash_engine.drafters.base import ContextRows, Drafter, RoundBatch
 from whiflash_engine.routing.base import Router, Signals
 from whiflash_engine.trace import NO_DRAFTER, RoundRecord
 from whiflash_engine.trace_store import TRACE_KEY, TraceStore
@@ -52,8 +51,13 @@ class RoundRunner:
     routers: Mapping[str, Router]
     default_router: str
     max_model_len: int
+    block_size: int
+    """Tokens of a KV block: prefix caching shares full ones."""
     traces: TraceStore
     open: dict[str, _OpenRequest] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.deferred = {name: Deferred() for name in self.drafters}
 
     def run_round(self, requests: Sequence[StepRequest], batch: RoundBatch, verify_s: float) -> list[list[int]]:
         """Return the draft tokens of every request (an empty list: nothing drafted)."""
@@ -61,15 +65,15 @@ class RoundRunner:
         started = perf_counter()
         choices = [self._route(request) for request in requests]
         routed = perf_counter()
-        self._write_context(batch, choices)
-        drafts: list[list[int]] = [[] for _ in requests]
-        for name, drafter in self.drafters.items():
-            chosen = [index for index, choice in enumerate(choices) if choice == name]
-            if chosen:
-                for index, tokens in zip(chosen, drafter.propose(batch, chosen).tolist(), strict=True):
-                    drafts[index] = tokens
-        draft_s = perf_counter() - routed
-        self._open_records(requests, choices, drafts, draft_s=draft_s, router_s=routed - started)
+        caught_up = self._catch_up(requests, batch, choices)
+        written = perf_counter()
+        drafts = self._propose(batch, choices)
+        seconds = {
+            "router": routed - started,
+            "catch_up": written - routed,
+            "draft": perf_counter() - written,
+        }
+        self._open_records(requests, choices, drafts, caught_up, seconds)
         return drafts
 
     def needs_entropy(self, req_id: str, extra_args: Mapping[str, object]) -> bool:
@@ -79,6 +83,8 @@ class RoundRunner:
     def forget(self, req_id: str) -> None:
         """Drop a finished, aborted or preempted request; its closed records stay in ``traces``."""
         self.open.pop(req_id, None)
+        for deferred in self.deferred.values():
+            deferred.forget(req_id)
 
     def _opened(self, req_id: str, extra_args: Mapping[str, object]) -> _OpenRequest:
         state = self.open.get(req_id)
@@ -102,17 +108,46 @@ class RoundRunner:
         )
         return state.router.choose(Signals(request.entropy), eligible)
 
-    def _write_context(self, batch: RoundBatch, choices: Sequence[str | None]) -> None:
-        """Keep every drafter in step: all verified rows, except the last one of those about to draft."""
+    def _catch_up(
+        self, requests: Sequence[StepRequest], batch: RoundBatch, choices: Sequence[str | None]
+    ) -> list[int]:
+        """Write what is due to each drafter, defer the rest; return how many deferred rows each request caught up.
+
+        The last row of a request that is about to draft is left to its drafter, which runs its layers on it.
+        """
+        ends = [last + 1 for last in batch.last_rows.tolist()]
+        caught_up = [0] * len(requests)
         for name, drafter in self.drafters.items():
-            rows = batch.rows
-            drafting = [index for index, choice in enumerate(choices) if choice == name]
-            if drafting:
-                keep = torch.ones(len(rows), dtype=torch.bool, device=rows.positions.device)
-                keep[batch.last_rows[drafting]] = False
-                rows = rows.take(keep.nonzero().squeeze(1))
-            if len(rows):
-                drafter.write_context(rows)
+            deferred = self.deferred[name]
+            due: list[ContextRows] = []
+            for index, request in enumerate(requests):
+                start, end = (ends[index - 1] if index else 0), ends[index]
+                drafting = choices[index] == name
+                rows = batch.rows.between(start, end - drafting)
+                if drafting or self._due_now(request, end - start):
+                    caught_up[index] += deferred.count(request.req_id) if drafting else 0
+                    due += [*deferred.take(request.req_id), rows]
+                else:
+                    deferred.put(request.req_id, rows)
+            due = [rows for rows in due if len(rows)]
+            if due:
+                drafter.write_context(join_rows(due))
+        return caught_up
+
+    def _due_now(self, request: StepRequest, rows: int) -> bool:
+        """Whether rows must be written though their drafter does not draft: prompt rows, or a block is full."""
+        prompt_step = request.sampled == request.output_tokens
+        before = request.context_tokens - rows
+        return prompt_step or request.context_tokens // self.block_size > before // self.block_size
+
+    def _propose(self, batch: RoundBatch, choices: Sequence[str | None]) -> list[list[int]]:
+        drafts: list[list[int]] = [[] for _ in choices]
+        for name, drafter in self.drafters.items():
+            chosen = [index for index, choice in enumerate(choices) if choice == name]
+            if chosen:
+                for index, tokens in zip(chosen, drafter.propose(batch, chosen).tolist(), strict=True):
+                    drafts[index] = tokens
+        return drafts
 
     def _close_records(self, requests: Sequence[StepRequest], verify_s: float) -> None:
         for request in requests:
@@ -128,11 +163,10 @@ class RoundRunner:
         requests: Sequence[StepRequest],
         choices: Sequence[str | None],
         drafts: Sequence[list[int]],
-        *,
-        draft_s: float,
-        router_s: float,
+        caught_up: Sequence[int],
+        seconds: dict[str, float],
     ) -> None:
-        for request, choice, tokens in zip(requests, choices, drafts, strict=True):
+        for request, choice, tokens, rows in zip(requests, choices, drafts, caught_up, strict=True):
             if request.sampled == 0:
                 continue
             state = self._opened(request.req_id, request.extra_args)
@@ -146,8 +180,10 @@ class RoundRunner:
                 signal=Signals(request.entropy).to_dict(),
                 drafted=len(tokens),
                 switched=state.drafter is not None and state.drafter != drafter,
-                draft_s=draft_s,
-                router_s=router_s,
+                catch_up_rows=rows,
+                router_s=seconds["router"],
+                catch_up_s=seconds["catch_up"],
+                draft_s=seconds["draft"],
             )
             state.rounds += 1
             state.drafter = drafter

@@ -25,6 +25,7 @@ class RoutedRunnerMixin:
             routers=build_routers(list(self.drafter.drafters), entropy_threshold=config.router_threshold or 0.0),
             default_router=config.router,
             max_model_len=vllm_config.model_config.max_model_len,
+            block_size=vllm_config.cache_config.block_size,
             traces=TraceStore(enabled=config.trace),
         )
         self._step_started = 0.0

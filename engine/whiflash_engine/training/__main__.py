@@ -45,9 +45,9 @@ def features(target: Target, work: Work) -> None:
 def eagle3(
     target: Target,
     work: Work,
-    steps: Annotated[int, typer.Option(help="Optimizer steps.")] = 2500,
+    steps: Annotated[int, typer.Option(help="Optimizer steps.")] = 1600,
     batch: Annotated[int, typer.Option(help="Sequences per step.")] = 4,
-    rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 8e-4,
+    rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-3,
     vocabulary: Annotated[int, typer.Option(help="Draft vocabulary size.")] = stages.DRAFT_VOCABULARY,
     seed: Seed = 0,
 ) -> None:
@@ -59,10 +59,10 @@ def eagle3(
 def dflash(
     target: Target,
     work: Work,
-    steps: Annotated[int, typer.Option(help="Optimizer steps.")] = 3000,
-    batch: Annotated[int, typer.Option(help="Sequences per step.")] = 2,
+    steps: Annotated[int, typer.Option(help="Optimizer steps.")] = 4500,
+    batch: Annotated[int, typer.Option(help="Sequences per step.")] = 1,
     rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 2e-3,
-    anchors: Annotated[int, typer.Option(help="Blocks per sequence and step.")] = 48,
+    anchors: Annotated[int, typer.Option(help="Blocks per sequence and step.")] = 40,
     layers: Annotated[int, typer.Option(help="Decoder layers.")] = 2,
     seed: Seed = 0,
 ) -> None:

@@ -14,6 +14,11 @@ _MEASURES = {
 }
 
 
+def _remarks(notes: dict[str, Any]) -> str:
+    """Return what a person added to the notes: anything that differs from one plain run of the commands."""
+    return f" {notes['remarks']}" if notes.get("remarks") else ""
+
+
 def card(name: str, notes: dict[str, Any], report: dict[str, Any]) -> str:
     """Return the card of drafter ``name`` from the training notes and a replay report."""
     tokens = notes.get("tokens", {})
@@ -33,7 +38,7 @@ Loads in vLLM with `speculative_config={{"method": "{name}", "model": <this fold
   temperature 0.7 to 1.0; tool calls under a grammar. No outside text.
 - Training: {notes.get("steps", 0):,} steps of {notes.get("batch", 0)} answers, AdamW, highest rate
   {notes.get("rate", 0)}, seed {notes.get("seed", 0)}, {notes.get("seconds", 0):.0f} s on
-  {notes.get("threads", 0)} CPU thread(s).
+  {notes.get("threads", 0)} CPU thread(s).{_remarks(notes)}
 - Held-out: topics that no training prompt is about, greedy answers, decoded again round by round by replay.
   Mean acceptance length (accepted tokens and the bonus token), {_MEASURES[name]}:
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from whiflash_engine.training.features import DFLASH_TAPS, Sequence
 from whiflash_engine.training.labels import soft_labels
-from whiflash_engine.training.layers import Mlp, Projections, Shape, grouped_attention
+from whiflash_engine.training.layers import DROPOUT, Mlp, Projections, Shape, grouped_attention
 
 BLOCK = 8
 DECAY = 4.0
@@ -91,7 +92,7 @@ class DFlash(nn.Module):
         states = [s.select(DFLASH_TAPS)[:n] for s, n in zip(blocks.sequences, rows, strict=True)]
         anchors = torch.cat(blocks.anchors)
         return Frame(
-            context=self.hidden_norm(self.fc(torch.cat(states))),
+            context=F.dropout(self.hidden_norm(self.fc(torch.cat(states))), DROPOUT, self.training),
             rows=rows,
             context_positions=torch.cat([torch.arange(n) for n in rows]),
             positions=(anchors[:, None] + torch.arange(blocks.size)).flatten(),

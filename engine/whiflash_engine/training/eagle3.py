@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from whiflash_engine.training.features import EAGLE3_TAPS, Sequence
 from whiflash_engine.training.labels import positions_in, soft_labels
-from whiflash_engine.training.layers import Mlp, Projections, Shape, grouped_attention
+from whiflash_engine.training.layers import DROPOUT, Mlp, Projections, Shape, grouped_attention
 
 STEP_DECAY = 0.9
 LATE_SHARE = 0.5
@@ -36,7 +37,8 @@ class Midlayer(nn.Module):
 
     def mix(self, embeds: Tensor, states: Tensor) -> Tensor:
         """Return the attention input [rows, 2 * hidden]."""
-        return torch.cat([self.input_layernorm(embeds), self.hidden_norm(states)], dim=-1)
+        mixed = torch.cat([self.input_layernorm(embeds), self.hidden_norm(states)], dim=-1)
+        return F.dropout(mixed, DROPOUT, self.training)
 
 
 @dataclass

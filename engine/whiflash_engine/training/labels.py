@@ -1,4 +1,7 @@
-"""What a drafter is taught at a position: the target's distribution, sharpened to what will be checked."""
+"""What a drafter is taught at a position: the target's distribution there.
+
+It says more than the one token that was taken, and is memorised less.
+"""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -7,9 +10,6 @@ import torch
 from torch import Tensor
 
 from whiflash_engine.training.features import Sequence
-
-_SHARPEN = 0.5
-"""Share of the label that is the token itself, where the target decodes greedily."""
 
 
 def frequent_tokens(sequences: Iterable[Sequence], size: int) -> Tensor:
@@ -38,13 +38,11 @@ def soft_labels(sequence: Sequence, head: Tensor, vocabulary: Tensor) -> Tensor:
     ``vocabulary``. A grammar's choice is not in the target's distribution, so constrained text is taught by
     the token alone. A token outside the vocabulary leaves an all-zero row where only it would be taught.
     """
-    tokens = positions_in(vocabulary, sequence.ids[sequence.prompt + 1 :])
-    known = tokens >= 0
-    hard = torch.zeros(len(tokens), len(vocabulary))
-    hard[known, tokens[known]] = 1.0
     if sequence.constrained:
+        tokens = positions_in(vocabulary, sequence.ids[sequence.prompt + 1 :])
+        known = tokens >= 0
+        hard = torch.zeros(len(tokens), len(vocabulary))
+        hard[known, tokens[known]] = 1.0
         return hard
-    soft = (sequence.final[sequence.prompt : -1].float() @ head.T).softmax(dim=-1)
-    if not sequence.greedy:
-        return soft
-    return torch.where(known[:, None], (1 - _SHARPEN) * soft + _SHARPEN * hard, soft)
+    soft: Tensor = (sequence.final[sequence.prompt : -1].float() @ head.T).softmax(dim=-1)
+    return soft

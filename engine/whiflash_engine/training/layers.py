@@ -6,6 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+DROPOUT = 0.1
+"""In training only. A hundred thousand tokens are few for eight million weights."""
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -44,7 +47,7 @@ class Mlp(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output, same shape as ``x`` [rows, hidden]."""
         out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-        return out
+        return F.dropout(out, DROPOUT, self.training)
 
 
 class Projections(nn.Module):

@@ -77,9 +77,11 @@ def train(
         first, spent = state["step"], state["seconds"]
         log.info("resumed %s at step %d", state_path.name, first)
     begin = time.monotonic() - spent
+    model.train()
     sums: list[list[float]] = []
     last = min(options.steps, options.stop_after or options.steps)
     for step in range(first, last):
+        torch.manual_seed(options.seed * 1_000_003 + step)  # dropout draws from the global generator
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
         for group in optimizer.param_groups:
             group["lr"] = rate_at(options, step)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from whiflash_engine.errors import CheckpointError
-from whiflash_engine.training import cards, dflash, eagle3, files, loop
+from whiflash_engine.training import cards, dflash, eagle3, files, labels, loop
 from whiflash_engine.training import export as exporting
 from whiflash_engine.training import features as feature_stage
 from whiflash_engine.training import replay as replaying
@@ -28,7 +28,7 @@ MASK_TOKEN = 16
 UNROLLED_STEPS = 4
 EARLY_STEPS = 2
 EARLY_BLOCK = 4
-EARLY = 0.4
+EARLY = 0.25
 """Up to this share of a run the drafters look ahead less far: cheaper, and what they learn carries over."""
 
 features = feature_stage.extract
@@ -46,21 +46,13 @@ def _facts(sequences: list[Sequence]) -> dict[str, Any]:
 
 
 def _draft_vocabulary(work: Path, training: list[Sequence], size: int, vocab: int) -> Tensor:
-    """Return the draft vocabulary; it is chosen once per work folder and used by both drafters' losses."""
+    """Return the draft vocabulary: the most frequent answer tokens, chosen once per work folder."""
     path = work / "vocabulary.json"
     if not path.exists():
-        chosen = feature_vocabulary(training, size, vocab)
-        files.write_text(path, json.dumps(chosen.tolist()))
+        if size > vocab:
+            raise CheckpointError(f"draft vocabulary {size} is larger than the target's {vocab}: choose less")
+        files.write_text(path, json.dumps(labels.frequent_tokens(training, size).tolist()))
     return torch.tensor(json.loads(path.read_text(encoding="utf-8")))
-
-
-def feature_vocabulary(training: list[Sequence], size: int, vocab: int) -> Tensor:
-    """Return the ``size`` most frequent answer tokens, which must fit the target's ``vocab``."""
-    if size > vocab:
-        raise CheckpointError(f"draft vocabulary {size} is larger than the target's {vocab}: choose less")
-    from whiflash_engine.training.labels import frequent_tokens
-
-    return frequent_tokens(training, size)
 
 
 def train_eagle3(target_folder: Path, work: Path, options: LoopOptions, size: int) -> None:
@@ -70,7 +62,7 @@ def train_eagle3(target_folder: Path, work: Path, options: LoopOptions, size: in
     vocabulary = _draft_vocabulary(work, training, size, target.shape.vocab)
     model = new_eagle3(target, vocabulary, options.seed)
     head = target.embedding[vocabulary]
-    frequent = feature_vocabulary(training, _FREQUENT, target.shape.vocab)
+    frequent = labels.frequent_tokens(training, min(_FREQUENT, target.shape.vocab))
 
     def step_loss(
         batch: list[Sequence], generator: torch.Generator, progress: float
@@ -87,7 +79,7 @@ def train_dflash(target_folder: Path, work: Path, options: LoopOptions, anchors:
     """Train the DFlash drafter to ``work/dflash.pt`` and note what it was trained on."""
     target = read_target(target_folder)
     training = _training_set(feature_stage.load(work))
-    frequent = feature_vocabulary(training, 2 * _FREQUENT, target.shape.vocab)
+    frequent = labels.frequent_tokens(training, min(2 * _FREQUENT, target.shape.vocab))
     model = new_dflash(target, MASK_TOKEN, layers, options.seed)
 
     def step_loss(

@@ -103,7 +103,7 @@ def new_eagle3(target: Target, vocabulary: Tensor, seed: int) -> Eagle3:
         getattr(layer.mlp, name).weight.copy_(block[f"mlp.{name}.weight"])
     model.norm.weight.copy_(target.weights["norm.weight"])
     model.lm_head.weight.copy_(target.embedding[vocabulary])
-    return model
+    return model.eval()
 
 
 @torch.no_grad()
@@ -119,4 +119,4 @@ def new_dflash(target: Target, mask_token: int, layers: int, seed: int, from_blo
             missing = layer.load_state_dict(_block(target, layers - 1 - index), strict=False).missing_keys
             if any("_norm" not in name for name in missing):
                 raise CheckpointError(f"the target's blocks lack {missing}: it is not Llama-shaped")
-    return model
+    return model.eval()

@@ -1,0 +1,100 @@
+"""Callers cross over to the engine's loop from threads and from other loops; leaving early cancels."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from whiflash_engine.service.loop import LoopThread
+
+
+@pytest.fixture
+def thread() -> Iterator[LoopThread]:
+    loop_thread = LoopThread("test-loop")
+    yield loop_thread
+    loop_thread.stop()
+
+
+def counting(ended: threading.Event, fail_at: int | None = None) -> AsyncIterator[int]:
+    async def items() -> AsyncIterator[int]:
+        try:
+            number = 0
+            while True:
+                if number == fail_at:
+                    raise ValueError("broken")
+                yield number
+                number += 1
+                await asyncio.sleep(0.001)
+        finally:
+            ended.set()
+
+    return items()
+
+
+def test_run_returns_and_raises(thread: LoopThread) -> None:
+    async def answer() -> int:
+        return 42
+
+    async def broken() -> int:
+        raise KeyError("nothing")
+
+    assert thread.run(answer()) == 42
+    with pytest.raises(KeyError, match="nothing"):
+        thread.run(broken())
+
+
+def test_leaving_a_stream_early_ends_it(thread: LoopThread) -> None:
+    ended = threading.Event()
+    stream = thread.iterate(lambda: counting(ended))
+    assert [next(stream) for _ in range(3)] == [0, 1, 2]
+    stream.close()  # type: ignore[attr-defined]
+    assert ended.wait(5)
+
+
+def test_a_streams_error_reaches_its_reader(thread: LoopThread) -> None:
+    ended = threading.Event()
+    seen = []
+    with pytest.raises(ValueError, match="broken"):
+        for item in thread.iterate(lambda: counting(ended, fail_at=2)):
+            seen.append(item)
+    assert seen == [0, 1]
+
+
+async def test_from_another_loop(thread: LoopThread) -> None:
+    ended = threading.Event()
+    stream = thread.aiterate(lambda: counting(ended))
+    assert [await anext(stream) for _ in range(3)] == [0, 1, 2]
+    await stream.aclose()  # type: ignore[attr-defined]
+    assert await asyncio.to_thread(ended.wait, 5)
+
+    with pytest.raises(ValueError, match="broken"):
+        async for _ in thread.aiterate(lambda: counting(ended, fail_at=1)):
+            pass
+
+
+async def test_cancelling_a_caller_cancels_its_work(thread: LoopThread) -> None:
+    ended = threading.Event()
+
+    async def endless() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    task = asyncio.create_task(thread.arun(endless()))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await asyncio.to_thread(ended.wait, 5)
+
+
+def test_stop_ends_the_thread_and_what_runs() -> None:
+    loop_thread = LoopThread("test-stop")
+    ended = threading.Event()
+    stream = loop_thread.iterate(lambda: counting(ended))
+    next(stream)
+    loop_thread.stop()
+    assert ended.is_set()
+    assert "test-stop" not in [thread.name for thread in threading.enumerate()]

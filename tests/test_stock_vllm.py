@@ -1,0 +1,82 @@
+"""Stock vLLM loads both shipped drafters unchanged, writes the same text, and accepts the same draft tokens.
+
+Equal acceptance in every round is the sharpest check of our drafting path: it holds only if the drafters' K
+and V, their inputs and their positions are those of vLLM's own proposers.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whiflash_engine.checkpoints.registry import resolve
+
+pytestmark = pytest.mark.engine
+
+PROMPTS = [
+    "Write a Python function that counts the vowels of a string.",
+    "Explain in two sentences why the sky is blue.",
+]
+MAX_TOKENS = 48
+
+
+def stock(method: str, drafter: str | None, draft_tokens: int, target: str, folder: Path) -> Any:
+    settings = {
+        "target": target,
+        "drafter": drafter,
+        "draft_tokens": draft_tokens,
+        "prompts": PROMPTS,
+        "max_tokens": MAX_TOKENS,
+    }
+    path = folder / f"{method}.json"
+    path.write_text(json.dumps(settings))
+    script = Path(__file__).with_name("stock_vllm.py")
+    done = subprocess.run(
+        [sys.executable, str(script), method, str(path)], capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def ours(engine: Any, router: str) -> list[dict[str, Any]]:
+    answers = []
+    for prompt in PROMPTS:
+        body = {
+            "messages": [{"role": "user", "content": prompt}],
+            "temperature": 0,
+            "max_tokens": MAX_TOKENS,
+            "return_token_ids": True,
+            "whiflash_trace": True,
+            "vllm_xargs": {"whiflash_router": router},
+        }
+        answer = engine.chat(body)
+        rounds = answer["whiflash"]["trace"]
+        answers.append(
+            {
+                "token_ids": answer["choices"][0]["token_ids"],
+                "accepted": [r["accepted"] for r in rounds if r["drafted"]],
+            }
+        )
+    return answers
+
+
+@pytest.mark.parametrize("method", ["off", "eagle3", "dflash"])
+def test_stock_vllm_agrees(engine: Any, method: str, tmp_path: Path) -> None:
+    config = engine.config.whiflash
+    models = resolve(config)
+    drafter, draft_tokens = {
+        "off": (None, 0),
+        "eagle3": (models.eagle3, config.eagle3_tokens),
+        "dflash": (models.dflash, config.dflash_tokens),
+    }[method]
+    theirs = stock(method, drafter, draft_tokens, models.target, tmp_path)
+    mine = ours(engine, method)
+    assert [a["token_ids"] for a in mine] == [a["token_ids"] for a in theirs]
+    for own, stocks in zip(mine, theirs, strict=True):
+        # The last round may accept tokens past the end of the answer; ours are clipped there.
+        assert own["accepted"][:-1] == stocks["accepted"][: len(own["accepted"]) - 1]
+    if method != "off":
+        assert sum(sum(a["accepted"]) for a in mine) > 0, "the shipped drafters get something right"
