@@ -1,6 +1,9 @@
 """Callers cross over to the engine's loop from threads and from other loops; leaving early cancels."""
 
 import asyncio
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 
@@ -98,3 +101,14 @@ def test_stop_ends_the_thread_and_what_runs() -> None:
     loop_thread.stop()
     assert ended.is_set()
     assert "test-stop" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_processes_started_from_the_loop_do_not_get_ctrl_c(thread: LoopThread) -> None:
+    """A process that the loop's thread starts has SIGINT blocked."""
+    code = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+
+    async def start() -> str:
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
+
+    assert thread.run(start()) == "True"
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])

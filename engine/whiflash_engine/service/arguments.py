@@ -20,7 +20,7 @@ def set_environment() -> None:
     defaults = {
         "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
         "VLLM_CPU_KVCACHE_SPACE": "2",
-        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_USE_V2_MODEL_RUNNER": "0",
         "TOKENIZERS_PARALLELISM": "false",
@@ -38,6 +38,8 @@ def engine_arguments(config: EngineConfig, models: ResolvedModels, *, on_cpu: bo
         "enforce_eager": config.enforce_eager,
         "seed": config.seed,
         "enable_prefix_caching": True,
+        "use_tqdm_on_load": False,
+        "disable_log_stats": True,
         "worker_cls": CPU_WORKER if on_cpu else GPU_WORKER,
         **drafting_arguments(config.whiflash, models),
     }

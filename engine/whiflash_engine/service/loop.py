@@ -2,6 +2,7 @@
 
 import asyncio
 import queue
+import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
@@ -16,8 +17,14 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+
+    def _run(self) -> None:
+        # Processes started from this thread inherit its mask: Ctrl-C in a terminal goes to every process of the
+        # group, and an engine core that dies of it would take the request at hand with it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        self.loop.run_forever()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> "Future[T]":
         """Start a coroutine on the loop; cancelling the future cancels it."""
