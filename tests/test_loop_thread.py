@@ -5,10 +5,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
+from whiflash_engine.errors import EngineError
 from whiflash_engine.service.loop import LoopThread
 
 
@@ -112,3 +114,37 @@ def test_processes_started_from_the_loop_do_not_get_ctrl_c(thread: LoopThread) -
 
     assert thread.run(start()) == "True"
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_closing_is_told_to_everyone_who_waits() -> None:
+    loop_thread = LoopThread("test-closing")
+    seen: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            loop_thread.run(asyncio.sleep(60))
+        except BaseException as error:
+            seen.append(error)
+
+    async def wait_on_another_loop() -> None:
+        await loop_thread.arun(asyncio.sleep(60))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    other = threading.Thread(target=lambda: seen.append(_raised(lambda: asyncio.run(wait_on_another_loop()))))
+    other.start()
+    time.sleep(0.2)
+    loop_thread.stop()
+    waiting.join(5)
+    other.join(5)
+    assert [type(error) for error in seen] == [EngineError, EngineError]
+    with pytest.raises(EngineError, match="call again"):
+        loop_thread.run(asyncio.sleep(0))
+
+
+def _raised(call: Callable[[], object]) -> BaseException:
+    try:
+        call()
+    except BaseException as error:
+        return error
+    raise AssertionError("nothing was raised")

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whiflash_engine.drafters.base import ContextRows, RoundBatch
+from whiflash_engine.rounds import RoundRunner, StepRequest
 from whiflash_engine.routing import build_routers
-from whiflash_engine.runtime.rounds import RoundRunner, StepRequest
 from whiflash_engine.trace_store import TraceStore
 
 BLOCK = 4
@@ -29,6 +29,7 @@ class NotingDrafter:
     def write_context(self, rows: ContextRows) -> None:
         for slot, token in zip(rows.slots.tolist(), rows.next_token_ids.tolist(), strict=True):
             assert slot not in self.written, "a row is written once"
+            assert slot % (BLOCK * BLOCKS) < self.max_positions, "its RoPE table ends there"
             self.written[slot] = token
 
     def propose(self, batch: RoundBatch, chosen: Sequence[int]) -> torch.Tensor:
@@ -76,6 +77,7 @@ def step(
         last_rows=torch.tensor(last),
         seq_lens=torch.tensor(lens),
         block_table=torch.zeros(len(states), BLOCKS, dtype=torch.int32),
+        block_size=BLOCK,
     )
     requests = [
         StepRequest(
@@ -85,10 +87,14 @@ def step(
             context_tokens=int(state["context"]),  # type: ignore[call-overload]
             extra_args={"whiflash_router": state["router"]},
             entropy=float(state["entropy"]),  # type: ignore[arg-type]
+            verified_drafts=int(state.get("drafted", 0)),  # type: ignore[call-overload]
         )
         for state, count in zip(states, sampled, strict=True)
     ]
-    return runner.run_round(requests, batch, verify_s=0.5)
+    drafts = runner.run_round(requests, batch, verify_s=0.5)
+    for state, draft in zip(states, drafts, strict=True):
+        state["drafted"] = len(draft)
+    return drafts
 
 
 def request(index: int, router: str, entropy: float = 0.0) -> dict[str, object]:
@@ -137,7 +143,7 @@ def test_context_is_complete_whenever_it_can_be_read(
         for name, drafter in drafters.items():
             for index, state in enumerate(states):
                 context = int(state["context"])  # type: ignore[call-overload]
-                chosen = runner.open[str(state["id"])].drafter == name
+                chosen = runner.ongoing[str(state["id"])].drafter == name
                 needed = rows_of(state, index, context if chosen else context // BLOCK * BLOCK)
                 everything = rows_of(state, index, context)
                 written = {slot: token for slot, token in drafter.written.items() if slot in everything}
@@ -174,6 +180,9 @@ def test_past_a_drafters_positions_it_is_not_eligible() -> None:
     states = [request(0, "eagle3"), request(1, "entropy", 2.0)]
     drafts = step(runner, states, [16, 16], [1, 1])
     assert [len(draft) for draft in drafts] == [0, 7], "static: nothing; a router: the other drafter"
+    for _ in range(6):
+        drafts = step(runner, states, [1, 1], [1, 1])
+    assert [len(draft) for draft in drafts] == [0, 7]
 
 
 def test_near_the_end_of_the_window_nothing_is_drafted() -> None:
@@ -206,4 +215,4 @@ def test_a_forgotten_request_starts_anew() -> None:
     states = [{**request(0, "dflash"), "base": 2000}]
     step(runner, states, [5], [1])
     assert runner.traces.take("r0") == [], "the round that was open was never verified"
-    assert runner.open["r0"].router.name == "dflash"
+    assert runner.ongoing["r0"].router.name == "dflash"

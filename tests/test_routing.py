@@ -31,6 +31,14 @@ def test_row_entropy_of_known_rows() -> None:
     assert sure == pytest.approx(0, abs=1e-4)
 
 
+def test_row_entropy_of_half_precision_and_of_masked_rows() -> None:
+    logits = torch.randn(3, 5000, generator=torch.Generator().manual_seed(0)) * 4
+    full = row_entropy(logits.bfloat16().float())
+    assert row_entropy(logits.bfloat16()).tolist() == pytest.approx(full.tolist(), abs=1e-4)
+    logits[:, 10:] = float("-inf")
+    assert torch.isfinite(row_entropy(logits)).all()
+
+
 def test_entropy_router_sends_uncertainty_to_eagle3() -> None:
     router = EntropyRouter(0.7)
     assert router.choose(Signals(0.71), BOTH) == "eagle3"

@@ -61,3 +61,38 @@ def test_the_rejection_sampler_still_looks_its_expansion_up_by_name() -> None:
 
     source = inspect.getsource(rejection_sampler.apply_sampling_constraints)
     assert source.count("expand_batch_to_tokens(") == 3
+
+
+def test_unknown_and_taken_engine_arguments_are_named() -> None:
+    from whiflash_engine.errors import ConfigError
+    from whiflash_engine.service.arguments import checked_vllm_args
+
+    assert checked_vllm_args({"max_num_batched_tokens": 256}) == {"max_num_batched_tokens": 256}
+    with pytest.raises(ConfigError, match=r"'max_modle_len' \(did you mean 'max_model_len'\?\)"):
+        checked_vllm_args({"max_modle_len": 10})
+    with pytest.raises(ConfigError, match="'speculative_config' is set by this engine"):
+        checked_vllm_args({"speculative_config": {}})
+
+
+async def test_text_with_other_line_separators_survives_a_stream() -> None:
+    import json
+    from collections.abc import AsyncIterator
+    from types import SimpleNamespace
+
+    from whiflash_engine.service.serving import ChatServing
+
+    async def events() -> AsyncIterator[str]:
+        for text in ("a\u2028b", "c\x85d"):
+            yield f"data: {json.dumps({'choices': [{'delta': {'content': text}}]}, ensure_ascii=False)}\n\n"
+        yield "data: [DONE]\n\n"
+
+    async def answer(request: object) -> AsyncIterator[str]:
+        return events()
+
+    state = SimpleNamespace(
+        openai_serving_chat=SimpleNamespace(create_chat_completion=answer), online_renderer=None
+    )
+    serving = ChatServing(None, state)  # type: ignore[arg-type]
+    body = {"messages": [{"role": "user", "content": "x"}]}
+    texts = [chunk["choices"][0]["delta"]["content"] async for chunk in serving.stream(body)]
+    assert texts == ["a\u2028b", "c\x85d"]

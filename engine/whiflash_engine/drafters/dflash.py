@@ -12,7 +12,7 @@ import torch
 from vllm.forward_context import set_forward_context
 
 from whiflash_engine.drafters.attention import layer_metadata, slots_of, uniform_queries
-from whiflash_engine.drafters.base import ContextRows, RoundBatch
+from whiflash_engine.drafters.base import ContextRows, RoundBatch, position_limit
 from whiflash_engine.drafters.sampling import greedy_tokens
 
 
@@ -28,7 +28,7 @@ class DFlashDrafter:
         self.max_tokens = max_tokens
         self.tap_layers = tap_layers
         self.feature_columns = feature_columns
-        self.max_positions: int = loader.draft_model_config.max_model_len
+        self.max_positions = position_limit(loader)
 
     def write_context(self, rows: ContextRows) -> None:
         """Write K and V of the rows in every layer: projections of the fused target features."""
@@ -51,7 +51,7 @@ class DFlashDrafter:
         attention = uniform_queries(
             seq_lens=batch.seq_lens[requests] + queries,
             block_table=block_table,
-            slots=slots_of(block_table, positions, self.loader.block_size).flatten(),
+            slots=slots_of(block_table, positions, batch.block_size).flatten(),
             queries=queries,
             causal=self.loader.dflash_causal,
         )

@@ -12,7 +12,7 @@ import torch
 from vllm.forward_context import set_forward_context
 
 from whiflash_engine.drafters.attention import layer_metadata, slots_of, uniform_queries
-from whiflash_engine.drafters.base import ContextRows, RoundBatch
+from whiflash_engine.drafters.base import ContextRows, RoundBatch, position_limit
 from whiflash_engine.drafters.sampling import greedy_tokens
 
 
@@ -28,7 +28,7 @@ class Eagle3Drafter:
         self.max_tokens = max_tokens
         self.tap_layers = tap_layers
         self.feature_columns = feature_columns
-        self.max_positions: int = loader.draft_model_config.max_model_len
+        self.max_positions = position_limit(loader)
 
     def write_context(self, rows: ContextRows) -> None:
         """Write K and V of the rows: embedding, fused feature, two norms, the projections and RoPE."""
@@ -37,9 +37,11 @@ class Eagle3Drafter:
         embeds = layer.input_layernorm(self.loader.model.model.embed_tokens(rows.next_token_ids))
         hidden, _ = layer._residual_norm(hidden_states=self._fuse(rows.features))
         qkv, _ = attention.qkv_proj(torch.cat([embeds, hidden], dim=-1))
-        q, k, v = qkv.split([attention.q_size, attention.kv_size, attention.kv_size], dim=-1)
-        _, k = attention.rotary_emb(rows.positions, q.contiguous(), k.contiguous())
+        _, k, v = qkv.split([attention.q_size, attention.kv_size, attention.kv_size], dim=-1)
         kv_shape = (len(rows), attention.num_kv_heads, attention.head_dim)
+        if hasattr(attention, "k_norm"):
+            k = attention.k_norm(k.reshape(kv_shape)).view(k.shape)
+        k, _ = attention.rotary_emb(rows.positions, k.contiguous(), None)
         attention.attn.impl.do_kv_cache_update(
             attention.attn,
             k.view(kv_shape),
@@ -57,7 +59,7 @@ class Eagle3Drafter:
         seq_lens = batch.seq_lens[requests].clone()
         drafts = []
         for step in range(self.max_tokens):
-            slots = slots_of(block_table, positions[:, None], self.loader.block_size).squeeze(1)
+            slots = slots_of(block_table, positions[:, None], batch.block_size).squeeze(1)
             attention = uniform_queries(
                 seq_lens=seq_lens, block_table=block_table, slots=slots, queries=1, causal=True
             )

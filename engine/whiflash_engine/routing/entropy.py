@@ -30,6 +30,6 @@ class EntropyRouter:
 
 def row_entropy(logits: torch.Tensor) -> torch.Tensor:
     """Return the Shannon entropy in nats of each row's softmax. ``logits``: [rows, vocabulary]."""
-    log_total = torch.logsumexp(logits, dim=-1, keepdim=True)
-    probabilities = torch.exp(logits - log_total)
-    return log_total.squeeze(-1) - (probabilities * logits).sum(dim=-1)
+    probabilities = torch.softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+    entropies: torch.Tensor = torch.special.entr(probabilities).sum(dim=-1)
+    return entropies

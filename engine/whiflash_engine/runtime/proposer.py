@@ -2,7 +2,7 @@
 
 vLLM's runner owns one ``drafter`` and asserts its type, so this is an ``EagleProposer`` (which loads the
 EAGLE-3 head) that owns a ``DFlashProposer`` beside it. Both register their layers in vLLM's static forward
-context and so get KV cache like any layer. A round is in :mod:`whiflash_engine.runtime.rounds`.
+context and so get KV cache like any layer. A round is in :mod:`whiflash_engine.rounds`.
 """
 
 import copy
@@ -19,6 +19,7 @@ from whiflash_engine.config import WhiFlashConfig
 from whiflash_engine.drafters.base import Drafter
 from whiflash_engine.drafters.dflash import DFlashDrafter
 from whiflash_engine.drafters.eagle3 import Eagle3Drafter
+from whiflash_engine.errors import CheckpointError
 from whiflash_engine.runtime.dflash_loader import PrefixedDFlashProposer
 
 
@@ -56,6 +57,7 @@ class RoutedProposer(EagleProposer):
         """Load both drafters; each finds its own new attention layers."""
         super().load_model(target_model)
         self.dflash_loader.load_model(target_model)
+        _check_eagle3_head(self.model, self.config.eagle3)
 
     def initialize_attn_backend(
         self, kv_cache_config: KVCacheConfig, kernel_block_sizes: list[int] | None = None
@@ -63,6 +65,11 @@ class RoutedProposer(EagleProposer):
         """Build the attention groups of both drafters' layers."""
         super().initialize_attn_backend(kv_cache_config, kernel_block_sizes)
         self.dflash_loader.initialize_attn_backend(kv_cache_config, kernel_block_sizes)
+        if self.dflash_loader.kv_cache_gid != self.kv_cache_gid:
+            raise CheckpointError(
+                f"DFlash drafter {self.config.dflash} and EAGLE-3 head {self.config.eagle3} need different KV "
+                "cache layouts (sliding window?): pass drafters with full attention and the target's KV heads"
+            )
 
     def initialize_cudagraph_keys(self, cudagraph_mode: Any) -> None:
         """Tell both dispatchers the CUDA graph mode."""
@@ -81,7 +88,18 @@ class RoutedProposer(EagleProposer):
 
     def propose(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Refuse vLLM's one-drafter call: the runner mixin runs rounds through ``rounds.run_round``."""
-        raise NotImplementedError("the routed proposer drafts in whiflash_engine.runtime.rounds.run_round")
+        raise NotImplementedError("the routed proposer drafts in whiflash_engine.rounds.run_round")
+
+
+def _check_eagle3_head(model: Any, name: str | None) -> None:
+    """Raise :class:`CheckpointError` for a head whose context rows ``Eagle3Drafter`` could not write."""
+    layers: Any = getattr(model.model, "layers", ())
+    fits = len(layers) == 1 and hasattr(layers[0], "_residual_norm") and hasattr(layers[0].self_attn, "qkv_proj")
+    if not fits or not model.model.use_aux_hidden_state:
+        raise CheckpointError(
+            f"EAGLE-3 head {name} is not of one Llama-like layer on three target features: pass eagle3=… of the "
+            "SafeAILab or speculators form"
+        )
 
 
 def adopt_cpu_buffers(owner: object) -> None:

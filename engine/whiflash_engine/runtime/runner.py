@@ -7,9 +7,9 @@ import torch
 from vllm.config import VllmConfig
 
 from whiflash_engine.drafters.base import ContextRows, RoundBatch
+from whiflash_engine.rounds import RoundRunner, StepRequest
 from whiflash_engine.routing import build_routers, row_entropy
 from whiflash_engine.runtime.proposer import RoutedProposer
-from whiflash_engine.runtime.rounds import RoundRunner, StepRequest
 from whiflash_engine.trace_store import TraceStore
 
 
@@ -20,15 +20,17 @@ class RoutedRunnerMixin:
         super().__init__(vllm_config, device)  # type: ignore[call-arg]
         self.drafter = RoutedProposer(vllm_config, device, self)
         config = self.drafter.config
+        assert config.router_threshold is not None, "the service resolves the threshold before the core starts"
         self.rounds = RoundRunner(
             drafters=self.drafter.drafters,
-            routers=build_routers(list(self.drafter.drafters), entropy_threshold=config.router_threshold or 0.0),
+            routers=build_routers(list(self.drafter.drafters), entropy_threshold=config.router_threshold),
             default_router=config.router,
             max_model_len=vllm_config.model_config.max_model_len,
             block_size=vllm_config.cache_config.block_size,
             traces=TraceStore(enabled=config.trace),
         )
         self._step_started = 0.0
+        self._signal_s = 0.0
         self._entropies: torch.Tensor | None = None
 
     def _get_eagle3_aux_layers_from_config(self) -> tuple[int, ...]:
@@ -43,17 +45,19 @@ class RoutedRunnerMixin:
         """Run the target; drop what is remembered of requests that ended or lost their cache."""
         for req_id in scheduler_output.finished_req_ids:
             self.rounds.forget(req_id)
-        for req_id in getattr(scheduler_output, "preempted_req_ids", None) or ():
-            self.rounds.forget(req_id)
+        for req_id in scheduler_output.preempted_req_ids or ():
+            self.rounds.preempt(req_id)
         self._step_started = perf_counter()
         return super().execute_model(scheduler_output, *args, **kwargs)  # type: ignore[misc]
 
     def sample_tokens(self, grammar_output: Any) -> Any:
         """Take the target's entropy before the grammar masks its logits, then sample and draft as vLLM does."""
         state: Any = self.execute_model_state  # type: ignore[attr-defined]
+        started = perf_counter()
         self._entropies = None
         if state is not None and any(self._needs_entropy(r) for r in self.input_batch.req_ids):  # type: ignore[attr-defined]
             self._entropies = row_entropy(state.logits)
+        self._signal_s = perf_counter() - started
         return super().sample_tokens(grammar_output)  # type: ignore[misc]
 
     def propose_draft_token_ids(
@@ -69,12 +73,12 @@ class RoutedRunnerMixin:
         slot_mappings: Any,
     ) -> list[list[int]]:
         """Turn this step's state into rows and requests, and run the round."""
-        verify_s = perf_counter() - self._step_started
+        verify_s = perf_counter() - self._step_started - self._signal_s
         batch = self._round_batch(
             scheduler_output, sampled_token_ids, aux_hidden_states, spec_decode_metadata, common_attn_metadata
         )
         requests = self._step_requests(sampled_token_ids, spec_decode_metadata, batch)
-        return self.rounds.run_round(requests, batch, verify_s)
+        return self.rounds.run_round(requests, batch, verify_s=verify_s, signal_s=self._signal_s)
 
     def _round_batch(
         self,
@@ -105,12 +109,14 @@ class RoutedRunnerMixin:
             last_rows=last_rows,
             seq_lens=attention.seq_lens,
             block_table=attention.block_table_tensor,
+            block_size=runner.input_batch.block_table[self.drafter.kv_cache_gid].block_size,
         )
 
     def _step_requests(self, sampled: list[list[int]], spec: Any, batch: RoundBatch) -> list[StepRequest]:
         runner: Any = self
         entropies = self._accepted_entropies(sampled, spec)
         context = batch.seq_lens.tolist()
+        verified = spec.num_draft_tokens if spec is not None else [0] * len(sampled)
         requests = []
         for index, req_id in enumerate(runner.input_batch.req_ids):
             state = runner.requests[req_id]
@@ -122,6 +128,7 @@ class RoutedRunnerMixin:
                     context_tokens=context[index],
                     extra_args=_extra_args(state),
                     entropy=entropies[index] if entropies else None,
+                    verified_drafts=verified[index],
                 )
             )
         return requests

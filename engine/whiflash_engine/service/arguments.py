@@ -1,11 +1,14 @@
 """vLLM's engine and server arguments for one :class:`EngineConfig`."""
 
+import dataclasses
+import difflib
 import os
 from argparse import Namespace
 from typing import Any
 
 from whiflash_engine.checkpoints.registry import ResolvedModels
 from whiflash_engine.config import EngineConfig, WhiFlashConfig
+from whiflash_engine.errors import ConfigError
 
 CPU_WORKER = "whiflash_engine.runtime.cpu.WhiFlashCPUWorker"
 GPU_WORKER = "whiflash_engine.runtime.gpu.WhiFlashGPUWorker"
@@ -48,7 +51,27 @@ def engine_arguments(config: EngineConfig, models: ResolvedModels, *, on_cpu: bo
     if on_cpu:
         # float32: without AVX512-BF16 instructions bfloat16 is ten times slower, and exactness is tested on it.
         arguments["dtype"] = "float32"
-    return arguments | config.vllm_args
+    return arguments | checked_vllm_args(config.vllm_args)
+
+
+_OURS = ("worker_cls", "additional_config", "speculative_config")
+
+
+def checked_vllm_args(given: dict[str, Any]) -> dict[str, Any]:
+    """Return ``given``; raise :class:`ConfigError` for a name vLLM does not know, or one this engine sets."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise ConfigError(f"unknown vLLM engine argument {name!r}{hint}: see `vllm serve --help=all`")
+        if name in _OURS:
+            raise ConfigError(
+                f"vLLM engine argument {name!r} is set by this engine: use eagle3=, dflash=, router="
+            )
+    return given
 
 
 def drafting_arguments(config: WhiFlashConfig, models: ResolvedModels) -> dict[str, Any]:

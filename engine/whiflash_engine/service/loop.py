@@ -5,11 +5,16 @@ import queue
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError as FutureCancelledError
 from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
+
+from whiflash_engine.errors import EngineError
 
 T = TypeVar("T")
 _END = object()
+CLOSED = "the engine was closed while this request ran: call again, it starts anew"
 
 
 class LoopThread:
@@ -17,6 +22,8 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._closing = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -27,21 +34,27 @@ class LoopThread:
         self.loop.run_forever()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Start a coroutine on the loop; cancelling the future cancels it."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        """Start a coroutine on the loop; cancelling the future cancels it. EngineError once it is closing."""
+        with self._lock:
+            if self._closing:
+                coroutine.close()
+                raise EngineError(CLOSED)
+            return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait for it; an interrupt of the wait cancels it."""
         future = self.submit(coroutine)
         try:
-            return future.result()
+            with self._closed_as_error():
+                return future.result()
         except BaseException:
             future.cancel()
             raise
 
     async def arun(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop from another loop; cancelling the caller cancels it."""
-        return await asyncio.wrap_future(self.submit(coroutine))
+        with self._closed_as_error():
+            return await asyncio.wrap_future(self.submit(coroutine))
 
     def iterate(self, make: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
         """Yield the items of an async iterator made on the loop; closing the iterator cancels it."""
@@ -50,7 +63,8 @@ class LoopThread:
         try:
             while (item := items.get()) is not _END:
                 yield item
-            future.result()
+            with self._closed_as_error():
+                future.result()
         finally:
             future.cancel()
 
@@ -62,22 +76,38 @@ class LoopThread:
         try:
             while (item := await items.get()) is not _END:
                 yield item
-            await asyncio.wrap_future(future)
+            with self._closed_as_error():
+                await asyncio.wrap_future(future)
         finally:
             future.cancel()
 
     def cancel_all(self) -> None:
-        """Cancel every task on the loop and wait until they have ended."""
-        self.submit(_cancel_all()).result(timeout=10)
+        """Take no more work, cancel every task and wait until they have ended, ten seconds at most."""
+        with self._lock:
+            self._closing = True
+        with suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(_cancel_all(), self.loop).result(timeout=10)
 
     def stop(self) -> None:
-        """Cancel what still runs, stop the loop and wait for the thread."""
+        """Cancel what still runs, stop the loop and wait for the thread; a loop that hangs is left behind."""
         if self._thread is threading.current_thread() or not self._thread.is_alive():
             return
         self.cancel_all()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout=10)
-        self.loop.close()
+        if not self._thread.is_alive():
+            self.loop.close()
+
+    @contextmanager
+    def _closed_as_error(self) -> Iterator[None]:
+        """Turn a cancellation that nobody but our closing asked for into :class:`EngineError`."""
+        try:
+            yield
+        except (asyncio.CancelledError, FutureCancelledError) as error:
+            task = _current_task()
+            if not self._closing or (task is not None and task.cancelling()):
+                raise
+            raise EngineError(CLOSED) from error
 
 
 async def _pump(make: Callable[[], AsyncIterator[T]], put: Callable[[Any], None]) -> None:
@@ -91,6 +121,13 @@ async def _pump(make: Callable[[], AsyncIterator[T]], put: Callable[[Any], None]
 def _put_from_afar(loop: asyncio.AbstractEventLoop, items: "asyncio.Queue[Any]", item: Any) -> None:
     if not loop.is_closed():
         loop.call_soon_threadsafe(items.put_nowait, item)
+
+
+def _current_task() -> "asyncio.Task[Any] | None":
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no loop runs in this thread
+        return None
 
 
 async def _cancel_all() -> None:

@@ -16,6 +16,8 @@ from starlette.datastructures import State
 from whiflash_engine.config import EngineConfig
 from whiflash_engine.errors import ContextLengthError, EngineError, RequestError
 
+DEAD = "the engine failed at this request: call again, it starts anew if it has died"
+
 
 class ChatServing:
     """One running engine; create it with :meth:`start` on the event loop that will use it."""
@@ -37,9 +39,13 @@ class ChatServing:
 
         arguments = server_arguments(config, models, on_cpu=current_platform.is_cpu())
         engine = AsyncLLM.from_engine_args(AsyncEngineArgs.from_cli_args(arguments))
-        state = State()
-        await init_app_state(engine, state, arguments, await engine.get_supported_tasks())
-        return cls(engine, state)
+        try:
+            state = State()
+            await init_app_state(engine, state, arguments, await engine.get_supported_tasks())
+            return cls(engine, state)
+        except BaseException:
+            engine.shutdown()
+            raise
 
     @property
     def max_model_len(self) -> int:
@@ -62,7 +68,7 @@ class ChatServing:
         options = {"include_usage": True}
         events = await self._create({**body, "stream": True, "stream_options": options})
         async for event in events:
-            for line in event.splitlines():
+            for line in event.split("\n"):  # not splitlines: text may hold other line separators
                 data = line.removeprefix("data: ").strip()
                 if not line.startswith("data: ") or data == "[DONE]":
                     continue
@@ -83,7 +89,8 @@ class ChatServing:
 
     async def call_worker(self, method: str, *args: Any) -> Any:
         """Call a method of the (first) worker in the engine core."""
-        return (await self.engine.collective_rpc(method, args=args))[0]
+        with _dead_as_engine_error():
+            return (await self.engine.collective_rpc(method, args=args))[0]
 
     def shutdown(self) -> None:
         """Stop the engine core."""
@@ -100,17 +107,23 @@ class ChatServing:
             raise RequestError(f"bad request: {where}: {first['msg']}") from error
 
     async def _create(self, body: dict[str, Any]) -> Any:
-        from vllm.v1.engine.exceptions import EngineDeadError
-
         request = self._request(body)
-        try:
-            with _as_request_errors():
-                answer = await self._chat.create_chat_completion(request)
-        except EngineDeadError as error:
-            raise EngineError(f"the engine core died: {error}") from error
+        with _dead_as_engine_error(), _as_request_errors():
+            answer = await self._chat.create_chat_completion(request)
         if hasattr(answer, "error"):
             raise _refused(answer.error.model_dump())
         return answer
+
+
+@contextmanager
+def _dead_as_engine_error() -> Iterator[None]:
+    """Turn vLLM's word that the core is dead into :class:`EngineError`."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    try:
+        yield
+    except EngineDeadError as error:
+        raise EngineError(f"{DEAD} ({error})") from error
 
 
 @contextmanager
@@ -126,10 +139,12 @@ def _as_request_errors() -> Iterator[None]:
         raise _refused({"message": str(error), "type": "BadRequestError", "code": 400}) from error
 
 
-def _refused(error: dict[str, Any]) -> RequestError:
+def _refused(error: dict[str, Any]) -> RequestError | EngineError:
     message = str(error.get("message", error))
     status = int(error.get("code") or 400)
     kind = str(error.get("type", "BadRequestError"))
+    if status >= 500:
+        return EngineError(f"{DEAD} ({message})")
     if "maximum context length" in message or "max_model_len" in message:
         return ContextLengthError(message, status=status, kind=kind)
     return RequestError(message, status=status, kind=kind)

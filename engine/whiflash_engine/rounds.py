@@ -30,10 +30,12 @@ class StepRequest:
     extra_args: Mapping[str, object]
     """The request's ``SamplingParams.extra_args``."""
     entropy: float | None
+    verified_drafts: int = 0
+    """Draft tokens of the last round that the target was given; grammar and token budget may cut a draft."""
 
 
 @dataclass(slots=True)
-class _OpenRequest:
+class _Ongoing:
     """What is remembered of a request between rounds."""
 
     router: Router
@@ -54,13 +56,18 @@ class RoundRunner:
     block_size: int
     """Tokens of a KV block: prefix caching shares full ones."""
     traces: TraceStore
-    open: dict[str, _OpenRequest] = field(default_factory=dict)
+    ongoing: dict[str, _Ongoing] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.deferred = {name: Deferred() for name in self.drafters}
 
-    def run_round(self, requests: Sequence[StepRequest], batch: RoundBatch, verify_s: float) -> list[list[int]]:
-        """Return the draft tokens of every request (an empty list: nothing drafted)."""
+    def run_round(
+        self, requests: Sequence[StepRequest], batch: RoundBatch, *, verify_s: float, signal_s: float = 0.0
+    ) -> list[list[int]]:
+        """Return the draft tokens of every request (an empty list: nothing drafted).
+
+        ``verify_s`` and ``signal_s``: seconds the target took, and the computing of the routers' signals.
+        """
         self._close_records(requests, verify_s)
         started = perf_counter()
         choices = [self._route(request) for request in requests]
@@ -69,7 +76,7 @@ class RoundRunner:
         written = perf_counter()
         drafts = self._propose(batch, choices)
         seconds = {
-            "router": routed - started,
+            "router": routed - started + signal_s,
             "catch_up": written - routed,
             "draft": perf_counter() - written,
         }
@@ -81,18 +88,27 @@ class RoundRunner:
         return self._opened(req_id, extra_args).router.needs_entropy
 
     def forget(self, req_id: str) -> None:
-        """Drop a finished, aborted or preempted request; its closed records stay in ``traces``."""
-        self.open.pop(req_id, None)
+        """Drop a finished or aborted request; its closed records stay in ``traces``."""
+        self.ongoing.pop(req_id, None)
+        self._forget_rows(req_id)
+
+    def preempt(self, req_id: str) -> None:
+        """Drop what a request that lost its cache can no longer use: deferred rows and the round under way."""
+        if req_id in self.ongoing:
+            self.ongoing[req_id].record = None
+        self._forget_rows(req_id)
+
+    def _forget_rows(self, req_id: str) -> None:
         for deferred in self.deferred.values():
             deferred.forget(req_id)
 
-    def _opened(self, req_id: str, extra_args: Mapping[str, object]) -> _OpenRequest:
-        state = self.open.get(req_id)
+    def _opened(self, req_id: str, extra_args: Mapping[str, object]) -> _Ongoing:
+        state = self.ongoing.get(req_id)
         if state is None:
             name = str(extra_args.get(ROUTER_KEY, self.default_router))
             router = self.routers.get(name) or self.routers[self.default_router]
-            state = _OpenRequest(router, str(extra_args.get(TRACE_KEY, req_id)))
-            self.open[req_id] = state
+            state = _Ongoing(router, str(extra_args.get(TRACE_KEY, req_id)))
+            self.ongoing[req_id] = state
         return state
 
     def _route(self, request: StepRequest) -> str | None:
@@ -123,7 +139,9 @@ class RoundRunner:
             for index, request in enumerate(requests):
                 start, end = (ends[index - 1] if index else 0), ends[index]
                 drafting = choices[index] == name
-                rows = batch.rows.between(start, end - drafting)
+                # Past its positions a drafter never drafts again, and its RoPE table ends.
+                reach = start + max(0, drafter.max_positions - (request.context_tokens - (end - start)))
+                rows = batch.rows.between(start, min(end - drafting, reach))
                 if drafting or self._due_now(request, end - start):
                     caught_up[index] += deferred.count(request.req_id) if drafting else 0
                     due += [*deferred.take(request.req_id), rows]
@@ -154,6 +172,7 @@ class RoundRunner:
             state = self._opened(request.req_id, request.extra_args)
             record, state.record = state.record, None
             if record is not None and request.sampled:
+                record.drafted = request.verified_drafts
                 record.accepted = request.sampled - 1
                 record.verify_s = verify_s
                 self.traces.add(state.trace_id, record)
