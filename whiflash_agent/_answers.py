@@ -102,7 +102,7 @@ def _unparsed_calls(text: str, expected: Expected, finish_reason: str | None) ->
 
 
 def _call_start(text: str, expected: Expected) -> int | None:
-    if expected.forced and text:
+    if expected.forced:
         return 0
     found = [text.find(opener) for opener in _CALL_OPENERS if opener in text]
     return min(found) if expected.tools and found else None

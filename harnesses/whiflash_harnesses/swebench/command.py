@@ -21,9 +21,16 @@ from whiflash_harnesses.swebench.run import RunConfig, Runner
 from whiflash_harnesses.swebench.tasks import load_tasks, select
 
 DEMO_AGENT = AgentConfig(
-    steps=8, max_tokens=2048, wall_clock=150, turn_tokens=192, command_timeout=20, observation_bytes=1500
+    steps=8,
+    max_tokens=2048,
+    wall_clock=150,
+    turn_tokens=192,
+    temperature=0.6,
+    command_timeout=20,
+    observation_bytes=1500,
 )
-"""Limits of the demo: a few minutes with a small model on two cores."""
+"""Limits of the demo: a few minutes with a small model on two cores. Sampled, with a fixed seed: greedily a
+model this small repeats its first call for ever."""
 
 
 def run_config(agent: dict[str, Any], **fields: Any) -> RunConfig:
