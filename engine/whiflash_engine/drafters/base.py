@@ -6,7 +6,7 @@ layer's cache, the target features at it, and the token that follows it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -83,14 +83,3 @@ class Drafter(Protocol):
         The context of every chosen request has been written up to, not including, its last row.
         """
         ...
-
-
-def position_limit(loader: Any) -> int:
-    """Return how many positions a drafter knows: its window, or its RoPE table where that is shorter.
-
-    ``loader`` is the vLLM proposer that holds the drafter's model.
-    """
-    config = loader.draft_model_config
-    return int(
-        min(config.max_model_len, getattr(config.hf_config, "max_position_embeddings", config.max_model_len))
-    )

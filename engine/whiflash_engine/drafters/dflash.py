@@ -6,47 +6,31 @@ context rows and to each other. Source: DFlash (arXiv 2602.06036).
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from vllm.forward_context import set_forward_context
 
-from whiflash_engine.drafters.attention import layer_metadata, slots_of, uniform_queries
-from whiflash_engine.drafters.base import ContextRows, RoundBatch, position_limit
-from whiflash_engine.drafters.sampling import greedy_tokens
+from whiflash_engine.drafters.base import ContextRows, RoundBatch
+from whiflash_engine.drafters.hosted import HostedDrafter, slots_of, uniform_queries
 
 
-class DFlashDrafter:
-    """``loader`` is the ``DFlashProposer`` that holds the model; ``feature_columns`` its part of the features."""
+class DFlashDrafter(HostedDrafter):
+    """Drafts a block of ``max_tokens`` tokens in one pass."""
 
     name = "dflash"
 
-    def __init__(
-        self, loader: Any, *, max_tokens: int, tap_layers: tuple[int, ...], feature_columns: torch.Tensor
-    ) -> None:
-        self.loader = loader
-        self.max_tokens = max_tokens
-        self.tap_layers = tap_layers
-        self.feature_columns = feature_columns
-        self.max_positions = position_limit(loader)
-
     def write_context(self, rows: ContextRows) -> None:
         """Write K and V of the rows in every layer: projections of the fused target features."""
-        model = self.loader.model
-        model.precompute_and_store_context_kv(
-            model.combine_hidden_states(rows.features[:, self.feature_columns]), rows.positions, rows.slots
-        )
+        self.loader.model.precompute_and_store_context_kv(self.fuse(rows.features), rows.positions, rows.slots)
 
     def propose(self, batch: RoundBatch, chosen: Sequence[int]) -> torch.Tensor:
-        """Draft ``max_tokens`` tokens in one pass, greedily. The last row's context is written here."""
+        """Return [len(chosen), max_tokens] draft tokens. The last row's context is written here."""
         requests = torch.tensor(chosen, device=batch.last_rows.device)
         last = batch.rows.take(batch.last_rows[requests])
         self.write_context(last)
         queries = 1 + self.max_tokens
         tokens = last.next_token_ids.new_full((len(chosen), queries), self.loader.parallel_drafting_token_id)
         tokens[:, 0] = last.next_token_ids
-        offsets = torch.arange(1, queries + 1, device=last.positions.device)
-        positions = last.positions[:, None] + offsets
+        positions = last.positions[:, None] + torch.arange(1, queries + 1, device=last.positions.device)
         block_table = batch.block_table[requests]
         attention = uniform_queries(
             seq_lens=batch.seq_lens[requests] + queries,
@@ -55,17 +39,6 @@ class DFlashDrafter:
             queries=queries,
             causal=self.loader.dflash_causal,
         )
-        hidden = self._forward(tokens.flatten(), positions.flatten(), attention)
-        hidden = hidden.view(len(chosen), queries, -1)[:, 1:].flatten(0, 1)
-        return greedy_tokens(self.loader.model, hidden).view(len(chosen), self.max_tokens)
-
-    def _forward(self, tokens: torch.Tensor, positions: torch.Tensor, attention: Any) -> torch.Tensor:
-        per_layer = layer_metadata(self.loader, attention, 0)
-        with set_forward_context(
-            per_layer,
-            self.loader.vllm_config,
-            num_tokens=tokens.shape[0],
-            slot_mapping=dict.fromkeys(per_layer, attention.slot_mapping),
-        ):
-            hidden: torch.Tensor = self.loader.model(input_ids=tokens, positions=positions, inputs_embeds=None)
-        return hidden
+        hidden = self.forward(attention, 0, input_ids=tokens.flatten(), positions=positions.flatten())
+        masks = hidden.view(len(chosen), queries, -1)[:, 1:].flatten(0, 1)
+        return self.greedy_tokens(masks).view(len(chosen), self.max_tokens)

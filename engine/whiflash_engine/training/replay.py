@@ -72,10 +72,15 @@ def dflash_lengths(model: DFlash, sequence: Sequence) -> Tensor:
 
 def held_out(sequences: list[Sequence], per_kind: int | None = None) -> list[Sequence]:
     """Return the greedy held-out sequences, at most ``per_kind`` of each kind."""
+    return greedy([sequence for sequence in sequences if sequence.held_out], per_kind)
+
+
+def greedy(sequences: list[Sequence], per_kind: int | None = None) -> list[Sequence]:
+    """Return the greedily decoded sequences, at most ``per_kind`` of each kind: replay is exact for them."""
     chosen = []
     seen: dict[str, int] = defaultdict(int)
     for sequence in sequences:
-        if not (sequence.held_out and sequence.greedy):
+        if not sequence.greedy:
             continue
         seen[sequence.kind] += 1
         if per_kind is None or seen[sequence.kind] <= per_kind:

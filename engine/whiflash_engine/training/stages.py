@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from whiflash_engine.errors import CheckpointError
+from whiflash_engine.training import calibrate as calibrating
 from whiflash_engine.training import cards, dflash, eagle3, files, labels, loop
 from whiflash_engine.training import export as exporting
 from whiflash_engine.training import features as feature_stage
@@ -18,7 +19,16 @@ from whiflash_engine.training.loop import LoopOptions
 from whiflash_engine.training.replay import table
 from whiflash_engine.training.target import new_dflash, new_eagle3, read_target
 
-__all__ = ["DRAFT_VOCABULARY", "export", "features", "replay", "table", "train_dflash", "train_eagle3"]
+__all__ = [
+    "DRAFT_VOCABULARY",
+    "calibrate",
+    "export",
+    "features",
+    "replay",
+    "table",
+    "train_dflash",
+    "train_eagle3",
+]
 
 DRAFT_VOCABULARY = 8192
 _FREQUENT = 2048
@@ -138,3 +148,21 @@ def replay(target_folder: Path, work: Path, drafters: Path, per_kind: int | None
         exporting.load_eagle3(drafters / "eagle3", target) if (drafters / "eagle3").exists() else None,
         exporting.load_dflash(drafters / "dflash", target) if (drafters / "dflash").exists() else None,
     )
+
+
+def calibrate(target_folder: Path, work: Path, drafters: Path, per_kind: int) -> dict[str, Any]:
+    """Find the entropy threshold of the drafters below ``drafters``; write it to ``router.json`` there."""
+    target = read_target(target_folder)
+    head = exporting.load_eagle3(drafters / "eagle3", target)
+    block = exporting.load_dflash(drafters / "dflash", target)
+    rounds = [
+        calibrating.Labels(
+            calibrating.entropies(sequence, target.embedding),
+            replaying.eagle3_lengths(head, sequence, UNROLLED_STEPS),
+            replaying.dflash_lengths(block, sequence),
+        )
+        for sequence in replaying.greedy(_training_set(feature_stage.load(work)), per_kind)
+    ]
+    found = calibrating.router_file(rounds)
+    files.write_text(drafters / "router.json", json.dumps(found, indent=2) + "\n")
+    return found
