@@ -201,6 +201,18 @@ def test_eagle3_export_has_the_public_names_and_shapes(target: Target, tmp_path:
     assert torch.equal(eagle3.draft(again, [s], 3), eagle3.draft(model, [s], 3))
 
 
+def test_a_pruned_head_drafts_like_the_whole_one_among_the_kept_tokens(target: Target) -> None:
+    model = new_eagle3(target, VOCABULARY, seed=0)
+    counts = torch.zeros(VOCAB, dtype=torch.long)
+    counts[[5, 9, 30, 48]] = 7
+    pruned = export.prune_vocabulary(model, counts, size=4)
+    assert pruned.vocabulary.tolist() == [5, 9, 30, 48]
+    states = torch.randn(6, HIDDEN)
+    rows = labels.positions_in(VOCABULARY, pruned.vocabulary)
+    torch.testing.assert_close(pruned.logits(states), model.logits(states)[:, rows])
+    assert export.prune_vocabulary(model, counts, size=48) is model
+
+
 def test_dflash_export_has_the_public_names_and_shapes(target: Target, tmp_path: Path) -> None:
     model = new_dflash(target, mask_token=7, layers=2, seed=0)
     export.export_dflash(model, target, tmp_path / "d", "card")

@@ -1,10 +1,18 @@
-"""A mend for vLLM 0.32's CPU rejection sampler: sampling at a temperature with draft tokens.
+"""Two mends for sampling in vLLM 0.32's CPU runner.
 
-``expand_batch_to_tokens`` spreads one value per request (temperature, top-k, top-p) over that request's draft
-rows. On the CPU its kernel wrapper (``vllm/utils/cpu_triton_utils.py``, ``_expand_kernel_impl``) casts the
-values to integers and writes into a copy that is thrown away, so draft rows are divided by whatever memory
-held: sampled text turns to noise, with any drafter. Greedy decoding does not come this way.
+*A temperature with draft tokens.* ``expand_batch_to_tokens`` spreads one value per request (temperature, top-k,
+top-p) over that request's draft rows. On the CPU its kernel wrapper (``vllm/utils/cpu_triton_utils.py``,
+``_expand_kernel_impl``) casts the values to integers and writes into a copy that is thrown away, so draft rows
+are divided by whatever memory held: sampled text turns to noise, with any drafter. Greedy decoding does not come
+this way.
+
+*A seed with a prompt of several chunks.* The runner samples a token after every chunk and throws it away before
+the last; it then turns the request's generator back by its offset, which generators on the CPU do not have, and
+the engine dies. :func:`resting_generators` keeps those generators out of the draw instead.
 """
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from vllm.v1.sample import rejection_sampler
@@ -25,3 +33,13 @@ def expand_batch_to_tokens(
 def mend_cpu_sampling() -> None:
     """Put the function in the place of vLLM's; harmless when called again."""
     rejection_sampler.expand_batch_to_tokens = expand_batch_to_tokens
+
+
+@contextmanager
+def resting_generators(generators: dict[int, torch.Generator], rows: Iterable[int]) -> Iterator[None]:
+    """Leave the generators of ``rows`` (batch indexes whose token will be thrown away) untouched meanwhile."""
+    resting = {row: generators.pop(row) for row in rows if row in generators}
+    try:
+        yield
+    finally:
+        generators.update(resting)

@@ -20,6 +20,8 @@ _BINS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
 CANDIDATES = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 100.0)
 """Thresholds tried; the first sends every round to EAGLE-3, the last every round to DFlash."""
 
+TOLERANCE = 0.03
+
 
 @dataclass(frozen=True)
 class Labels:
@@ -80,12 +82,18 @@ def histogram(labels: Sized[Labels]) -> dict[str, float]:
 
 
 def router_file(labels: Sized[Labels]) -> dict[str, Any]:
-    """Return what ``router.json`` holds: the best threshold, how it was found, and the histogram."""
+    """Return what ``router.json`` holds: the threshold, how it was found, and the histogram.
+
+    Of all thresholds within ``TOLERANCE`` of the best acceptance length, the one that gives DFlash most rounds:
+    where the two are that close, both stay in use.
+    """
     points = sweep(labels)
-    best = max(points, key=lambda point: point["mean_acceptance_length"])
+    best = max(point["mean_acceptance_length"] for point in points)
+    close = [p["threshold"] for p in points if p["mean_acceptance_length"] >= (1 - TOLERANCE) * best]
     return {
         "schema": "whiflash-router/1",
-        "entropy_threshold_nats": best["threshold"],
+        "entropy_threshold_nats": max(close),
+        "tolerance": TOLERANCE,
         "answers": len(labels),
         "entropy_histogram": histogram(labels),
         "sweep": points,

@@ -34,11 +34,12 @@ tags: [speculative-decoding, {name}]
 Loads in vLLM with `speculative_config={{"method": "{name}", "model": <this folder>, ...}}`, bfloat16.
 
 - Data: {notes.get("answers", 0):,} answers of the target itself to prompts made by
-  `whiflash_engine.training.prompts` ({sum(tokens.values()):,} answer tokens: {by_kind}); half greedy, half at
-  temperature 0.7 to 1.0; tool calls under a grammar. No outside text.
-- Training: {notes.get("steps", 0):,} steps of {notes.get("batch", 0)} answers, AdamW, highest rate
-  {notes.get("rate", 0)}, seed {notes.get("seed", 0)}, {notes.get("seconds", 0):.0f} s on
-  {notes.get("threads", 0)} CPU thread(s).{_remarks(notes)}
+  `whiflash_engine.training.prompts`, {sum(tokens.values()):,} answer tokens
+  ({by_kind});
+  half greedy, half at temperature 0.7 to 1.0; tool calls under a grammar. No outside text.
+- Training: {notes.get("steps", 0):,} steps, answers per step {notes.get("batch", 0)}, AdamW, highest rate
+  {notes.get("rate", 0)}, seed {notes.get("seed", 0)}; {notes.get("seconds", 0):.0f} s, CPU threads:
+  {notes.get("threads", 0)}.{_remarks(notes)}
 - Held-out: topics that no training prompt is about, greedy answers, decoded again round by round by replay.
   Mean acceptance length (accepted tokens and the bonus token), {_MEASURES[name]}:
 

@@ -40,6 +40,20 @@ def _common(shape: Shape, layers: int) -> dict[str, Any]:
     }
 
 
+def prune_vocabulary(model: Eagle3, counts: Tensor, size: int) -> Eagle3:
+    """Return the head with only the ``size`` draft tokens seen most often (``counts`` [vocab]).
+
+    The head is read once per draft token, so every row costs time; rare rows bring no accepted tokens.
+    """
+    if size >= len(model.vocabulary):
+        return model
+    rows = counts[model.vocabulary].topk(size).indices.sort().values
+    state = model.state_dict() | {"lm_head.weight": model.lm_head.weight[rows]}
+    pruned = Eagle3(model.midlayer.self_attn.shape, model.embedding, model.vocabulary[rows])
+    pruned.load_state_dict(state)
+    return pruned.eval()
+
+
 def eagle3_tensors(model: Eagle3) -> dict[str, Tensor]:
     """Return the head's tensors by their public names, ``d2t`` (offsets) and ``t2d`` (mask) included."""
     tensors = {name: tensor.to(_DTYPE) for name, tensor in model.state_dict().items()}

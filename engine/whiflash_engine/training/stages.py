@@ -31,6 +31,8 @@ __all__ = [
 ]
 
 DRAFT_VOCABULARY = 8192
+EXPORTED_VOCABULARY = 4096
+"""On held-out answers these draft as well as all that were trained."""
 _FREQUENT = 2048
 """Tokens that every loss is taken over; others take their turns."""
 MASK_TOKEN = 16
@@ -108,12 +110,16 @@ def train_dflash(target_folder: Path, work: Path, options: LoopOptions, anchors:
 def export(target_folder: Path, work: Path, out: Path) -> None:
     """Write every trained drafter of ``work`` below ``out``, replay it, write its card with the figures."""
     target = read_target(target_folder)
-    measured = replaying.held_out(feature_stage.load(work))
+    sequences = feature_stage.load(work)
+    measured = replaying.held_out(sequences)
     if (work / "eagle3.pt").exists():
         state = _state(work / "eagle3.pt")
         vocabulary = torch.tensor(json.loads((work / "vocabulary.json").read_text(encoding="utf-8")))
         head = new_eagle3(target, vocabulary, 0)
         head.load_state_dict(state)
+        answers = torch.cat([s.ids[s.prompt :] for s in _training_set(sequences)])
+        counts = torch.bincount(answers, minlength=target.shape.vocab)
+        head = exporting.prune_vocabulary(head, counts, EXPORTED_VOCABULARY)
         exporting.export_eagle3(head, target, out / "eagle3", "")
         report = replaying.replay(measured, exporting.load_eagle3(out / "eagle3", target), None)
         files.write_text(out / "eagle3" / "README.md", cards.card("eagle3", _notes(work, "eagle3"), report))
