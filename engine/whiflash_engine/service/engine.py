@@ -2,7 +2,7 @@
 
 import asyncio
 import atexit
-import gc
+import multiprocessing.util  # noqa: F401  (before our exit handler is registered: see below)
 import os
 import platform
 import threading
@@ -54,6 +54,8 @@ def close_all() -> None:
             service.close()
 
 
+# Exit handlers run last in, first out. multiprocessing's own, registered when it is imported, waits for every
+# child; it must find the engine cores gone.
 atexit.register(close_all)
 
 
@@ -114,10 +116,6 @@ class EngineService:
                 serving.shutdown()
             if thread is not None:
                 thread.stop()
-        if serving is not None:
-            # vLLM's engine sits in reference cycles, and its finalizer fails at the interpreter's end.
-            del serving
-            gc.collect()
 
     def _resolve(self) -> ResolvedModels:
         models = resolve(self.config.whiflash, progress=self.progress)

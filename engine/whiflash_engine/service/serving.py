@@ -95,6 +95,8 @@ class ChatServing:
     def shutdown(self) -> None:
         """Stop the engine core."""
         self.engine.shutdown()
+        # vLLM's finalizer calls it again, maybe as late as the interpreter's end, when its module is empty.
+        self.engine.shutdown = lambda: None
 
     def _request(self, body: dict[str, Any]) -> Any:
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest

@@ -4,10 +4,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from langchain_core.language_models import BaseChatModel
 from pydantic import ValidationError
 from rich.console import Console
 
+from whiflash_agent import ChatWhiFlash
 from whiflash_engine.config import check_router
 from whiflash_engine.errors import ConfigError, EngineError
 from whiflash_harnesses.environments import environment_factory
@@ -45,10 +45,8 @@ def run_config(agent: dict[str, Any], **fields: Any) -> RunConfig:
         raise ConfigError(f"{where}={first.get('input')!r}: {first['msg']}") from error
 
 
-def chat_model(config: RunConfig) -> BaseChatModel:
+def chat_model(config: RunConfig) -> ChatWhiFlash:
     """Return the ``ChatWhiFlash`` of a run; its engine starts with the first question."""
-    from whiflash_agent import ChatWhiFlash
-
     settings: dict[str, Any] = {"model": config.model, "base_url": config.base_url, "router": config.router}
     return ChatWhiFlash(
         **settings,
@@ -74,8 +72,11 @@ def run(
     make_environment = environment_factory(config.environment, unsafe_local=unsafe_local)
     folder = RunFolder(output)
     with Progress() as progress:
-        runner = Runner(config, folder, lambda: chat_model(config), make_environment, progress)
-        runner.run(tasks, redo=redo)
+        model = chat_model(config)
+        try:
+            Runner(config, folder, lambda: model, make_environment, progress).run(tasks, redo=redo)
+        finally:
+            model.close()  # what follows needs the cores and no engine
         _raise_model_errors(folder)
         progress.line(f"predictions and trajectories are in {output}; next: evaluate {output}")
 
