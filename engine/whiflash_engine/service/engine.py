@@ -2,7 +2,6 @@
 
 import asyncio
 import atexit
-import multiprocessing.util  # noqa: F401  (before our exit handler is registered: see below)
 import os
 import platform
 import threading
@@ -54,11 +53,6 @@ def close_all() -> None:
             service.close()
 
 
-# Exit handlers run last in, first out. multiprocessing's own, registered when it is imported, waits for every
-# child; it must find the engine cores gone.
-atexit.register(close_all)
-
-
 class EngineService:
     """Answers OpenAI chat bodies. All methods may be called from any thread or event loop."""
 
@@ -94,6 +88,7 @@ class EngineService:
                         raise
                     raise EngineError(f"the engine did not start: {_cause(error)}") from error
                 self.start_s = time.monotonic() - began
+            _close_all_first_at_exit()
 
     @property
     def running(self) -> bool:
@@ -236,6 +231,16 @@ def _refuse_second_engine(service: EngineService) -> None:
             "process and holds its cores and memory: close it first (ChatWhiFlash.close()), or use one "
             "configuration; router= can change per call"
         )
+
+
+def _close_all_first_at_exit() -> None:
+    """Have :func:`close_all` called at exit before vLLM's and multiprocessing's own handlers.
+
+    Handlers run last in, first out; theirs, registered by now, would kill the core under its requests or wait
+    for it for ever.
+    """
+    atexit.unregister(close_all)
+    atexit.register(close_all)
 
 
 def _cause(error: BaseException) -> str:
