@@ -13,6 +13,7 @@ from langchain_core.messages import (
     BaseMessage,
     HumanMessage,
     SystemMessage,
+    ToolCall,
     ToolMessage,
 )
 from langchain_core.runnables import Runnable
@@ -99,6 +100,7 @@ class Agent:
             window = self._ask(lambda: window_of(self._model))
             self._window = self._window or window
             self._began = perf_counter()  # not before: the question may have started an engine
+            self._begin()
             while True:
                 self._check_limits()
                 self._check_context()
@@ -106,9 +108,17 @@ class Agent:
         except _End as end:
             return end.outcome
 
+    def _begin(self) -> None:
+        """Run the configured first commands as if the model had asked for them."""
+        for number, command in enumerate(self.config.first_commands):
+            call = ToolCall(name="bash", args={"command": command}, id=f"given_{number}", type="tool_call")
+            self.messages.append(AIMessage("", tool_calls=[call], additional_kwargs={"given": True}))
+            self._toolbox.seconds_left = self.config.command_timeout
+            self._say(self._toolbox.call("bash", call["args"]).text, call["id"])
+
     def turn_of(self, message: BaseMessage) -> Turn | None:
         """Return the turn that produced an assistant message."""
-        replies = [m for m in self.messages if isinstance(m, AIMessage)]
+        replies = [m for m in self.messages if isinstance(m, AIMessage) and not _is_given(m)]
         return next((t for m, t in zip(replies, self.turns, strict=False) if m is message), None)
 
     def _check_limits(self) -> None:
@@ -199,6 +209,10 @@ class Agent:
 
     def _cut_text(self) -> str:
         return prompt("cut", limit=self.config.turn_tokens)
+
+
+def _is_given(message: AIMessage) -> bool:
+    return bool(message.additional_kwargs.get("given"))
 
 
 def _turn_of_reply(number: int, seconds: float, reply: AIMessage) -> Turn:

@@ -43,7 +43,7 @@ def _model_stats(agent: Agent) -> dict[str, Any]:
 def _message(message: BaseMessage, agent: Agent) -> dict[str, Any]:
     converted = convert_to_openai_messages(message)
     assert isinstance(converted, dict)
-    converted["extra"] = {}
+    converted["extra"] = {"given": True} if message.additional_kwargs.get("given") else {}
     turn = agent.turn_of(message)
     if isinstance(message, AIMessage) and turn:
         converted["extra"] = asdict(turn) | {"invalid_tool_calls": message.invalid_tool_calls}
