@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -19,6 +21,21 @@ print("CHILDREN", *[child.pid for child in psutil.Process().children(recursive=T
 """
 
 
+def still_running(pids: list[int], seconds: float) -> list[str]:
+    """Return the command lines of those of ``pids`` that do not end within ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while True:
+        left = []
+        for pid in pids:
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(pid)
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    left.append(" ".join(process.cmdline()))
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.2)
+
+
 def test_a_script_without_a_main_guard_ends_cleanly(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
@@ -28,5 +45,5 @@ def test_a_script_without_a_main_guard_ends_cleanly(tmp_path: Path) -> None:
     assert lines["ANSWER"] != "''"
     children = [int(pid) for pid in lines["CHILDREN"].split()]
     assert children, "the engine core is a process of its own"
-    assert not [pid for pid in children if psutil.pid_exists(pid)]
+    assert not still_running(children, seconds=10)
     assert "Traceback" not in done.stderr

@@ -20,7 +20,7 @@ from whiflash_engine.service.arguments import set_environment
 from whiflash_engine.service.figures import answer_figures
 from whiflash_engine.service.loop import LoopThread
 from whiflash_engine.service.serving import ChatServing
-from whiflash_engine.service.spawning import hidden_main
+from whiflash_engine.service.spawning import hidden_main, kept_preload
 from whiflash_engine.trace import RoundRecord
 from whiflash_engine.trace_store import TRACE_KEY
 
@@ -80,7 +80,7 @@ class EngineService:
                 set_environment()
                 self._thread = LoopThread("whiflash-engine")
                 try:
-                    with hidden_main():
+                    with hidden_main(), kept_preload():
                         self._serving = self._thread.run(ChatServing.start(self.config, models))
                 except BaseException as error:
                     self._stop()

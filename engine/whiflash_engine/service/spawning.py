@@ -1,5 +1,6 @@
-"""Starting vLLM's child processes without running the caller's script in them again."""
+"""Starting vLLM's child processes: without the caller's script, and without a mark on the caller's environment."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,3 +21,20 @@ def hidden_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
+
+
+@contextmanager
+def kept_preload() -> Iterator[None]:
+    """Put ``LD_PRELOAD`` back afterwards.
+
+    vLLM's CPU platform sets it for its own children; left in place, every program the caller starts later would
+    get it too, those of a sandbox that does not hold the library among them.
+    """
+    before = os.environ.get("LD_PRELOAD")
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("LD_PRELOAD", None)
+        else:
+            os.environ["LD_PRELOAD"] = before
