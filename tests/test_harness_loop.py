@@ -190,7 +190,7 @@ def test_ctrl_c_once_finishes_the_step_twice_stops(environment: Environment) -> 
 
 def test_first_commands_are_run_for_the_model_and_are_no_turns_of_its_own(environment: Environment) -> None:
     """They stand before its first turn as calls, with their real output."""
-    run = agent(environment, calling("submit"), first_commands=("ls", "cat code.py"))
+    run = agent(environment, calling("submit"), first_commands=["ls", "cat code.py"])
     run.run("issue")
     assert answers(run)[:2] == ["exit code 0\ncode.py\n", "exit code 0\na = 1\nb = 1\n"]
     replies = [message for message in run.messages if isinstance(message, AIMessage)]

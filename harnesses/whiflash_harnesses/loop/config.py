@@ -32,7 +32,7 @@ class AgentConfig(BaseModel):
     """0 by default: the same run twice is the same conversation."""
     tool_choice: Literal["any", "auto"] = "any"
     """``any`` makes every turn a tool call that the grammar keeps valid; ``auto`` lets the model talk."""
-    first_commands: tuple[str, ...] = ()
+    first_commands: list[str] = Field(default_factory=list)
     """Commands run before the model's first turn and put before it as calls of its own: a small model goes on
     as it sees itself begin. They count as no turns; the trajectory marks them as given."""
     command_timeout: float = Field(default=60.0, gt=0)

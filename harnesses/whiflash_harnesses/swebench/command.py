@@ -26,7 +26,7 @@ DEMO_AGENT = AgentConfig(
     wall_clock=150,
     turn_tokens=192,
     temperature=0.6,
-    first_commands=("git ls-files", "grep -n 'def ' *.py | head -12"),
+    first_commands=["git ls-files", "grep -n 'def ' *.py | head -12"],
     command_timeout=20,
     observation_bytes=1500,
 )

@@ -38,7 +38,8 @@ def figures(folder: RunFolder) -> dict[str, Any]:
 
 def _instance(trajectory: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> dict[str, Any]:
     info = trajectory.get("info", {})
-    turns = [m["extra"] for m in trajectory.get("messages", []) if m.get("role") == "assistant"]
+    replies = [m["extra"] for m in trajectory.get("messages", []) if m.get("role") == "assistant"]
+    turns = [extra for extra in replies if not extra.get("given")]
     sums = {
         "steps": len(turns),
         "malformed_calls": sum(turn["malformed"] for turn in turns),
