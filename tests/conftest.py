@@ -29,7 +29,7 @@ def engine() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def chat_model(engine: Any) -> Any:
-    """A ChatWhiFlash on the session's engine."""
+    """A ChatWhiFlash on the engine of the test run."""
     from whiflash_agent import ChatWhiFlash
 
     return ChatWhiFlash(
