@@ -89,9 +89,7 @@ async def test_text_with_other_line_separators_survives_a_stream() -> None:
     async def answer(request: object) -> AsyncIterator[str]:
         return events()
 
-    state = SimpleNamespace(
-        openai_serving_chat=SimpleNamespace(create_chat_completion=answer), online_renderer=None
-    )
+    state = SimpleNamespace(openai_serving_chat=SimpleNamespace(create_chat_completion=answer))
     serving = ChatServing(None, state)  # type: ignore[arg-type]
     body = {"messages": [{"role": "user", "content": "x"}]}
     texts = [chunk["choices"][0]["delta"]["content"] async for chunk in serving.stream(body)]

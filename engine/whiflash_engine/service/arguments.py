@@ -16,6 +16,9 @@ GPU_WORKER = "whiflash_engine.runtime.gpu.WhiFlashGPUWorker"
 _PARSERS = {"smollm2": "hermes", "qwen3-coder": "qwen3_coder", "qwen3": "hermes", "llama-3": "llama3_json"}
 """Tool parser by what a target's name contains; more specific names first."""
 
+_OURS = ("worker_cls", "additional_config", "speculative_config")
+"""vLLM arguments by which the drafting path gets in."""
+
 
 def set_environment() -> None:
     """Set what vLLM reads from the environment before it is imported; values of the user's own stand."""
@@ -52,9 +55,6 @@ def engine_arguments(config: EngineConfig, models: ResolvedModels, *, on_cpu: bo
         # float32: without AVX512-BF16 instructions bfloat16 is ten times slower, and exactness is tested on it.
         arguments["dtype"] = "float32"
     return arguments | checked_vllm_args(config.vllm_args)
-
-
-_OURS = ("worker_cls", "additional_config", "speculative_config")
 
 
 def checked_vllm_args(given: dict[str, Any]) -> dict[str, Any]:

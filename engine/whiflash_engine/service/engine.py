@@ -70,7 +70,7 @@ class EngineService:
     def start(self) -> None:
         """Start the engine unless it runs. Blocks; raises ConfigError, CheckpointError or EngineError."""
         with self._lock:
-            if self._serving is not None and not self._serving.engine.errored:
+            if self.running:
                 return
             self._stop()
             with _starting:

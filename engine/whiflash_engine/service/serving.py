@@ -25,7 +25,6 @@ class ChatServing:
     def __init__(self, engine: Any, state: State) -> None:
         self.engine = engine
         self._chat = state.openai_serving_chat
-        self._renderer = state.online_renderer
 
     @classmethod
     async def start(cls, config: EngineConfig, models: Any) -> "ChatServing":
