@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whiflash_engine.drafters.base import ContextRows, RoundBatch
 from whiflash_engine.rounds import RoundRunner, StepRequest
-from whiflash_engine.routing import build_routers
+from whiflash_engine.routing import RoundCosts, RouterSettings, build_routers
 from whiflash_engine.trace_store import TraceStore
 
 BLOCK = 4
@@ -32,9 +33,12 @@ class NotingDrafter:
             assert slot % (BLOCK * BLOCKS) < self.max_positions, "its RoPE table ends there"
             self.written[slot] = token
 
-    def propose(self, batch: RoundBatch, chosen: Sequence[int]) -> torch.Tensor:
+    def offers(self, batch: RoundBatch, index: int) -> int:
+        return self.max_tokens
+
+    def propose(self, batch: RoundBatch, chosen: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
         self.write_context(batch.rows.take(batch.last_rows[list(chosen)]))
-        return torch.zeros(len(chosen), self.max_tokens, dtype=torch.int32)
+        return [[0] * length for length in lengths]
 
 
 def make_runner(max_model_len: int = 1000, **limits: int) -> tuple[RoundRunner, dict[str, NotingDrafter]]:
@@ -42,13 +46,15 @@ def make_runner(max_model_len: int = 1000, **limits: int) -> tuple[RoundRunner, 
         "eagle3": NotingDrafter("eagle3", 4, limits.get("eagle3", 1000)),
         "dflash": NotingDrafter("dflash", 7, limits.get("dflash", 1000)),
     }
+    costs = RoundCosts()
     runner = RoundRunner(
         drafters=drafters,
-        routers=build_routers(list(drafters), entropy_threshold=1.0),
+        routers=build_routers(list(drafters), RouterSettings(entropy_threshold=1.0, hidden=8), costs),
         default_router="entropy",
         max_model_len=max_model_len,
         block_size=BLOCK,
         traces=TraceStore(),
+        costs=costs,
     )
     return runner, drafters
 
@@ -78,6 +84,8 @@ def step(
         seq_lens=torch.tensor(lens),
         block_table=torch.zeros(len(states), BLOCKS, dtype=torch.int32),
         block_size=BLOCK,
+        token_ids=np.zeros((len(states), BLOCK * BLOCKS), dtype=np.int32),
+        num_tokens=np.array(lens, dtype=np.int32) + 1,
     )
     requests = [
         StepRequest(
@@ -116,7 +124,7 @@ def rows_of(state: dict[str, object], index: int, upto: int) -> dict[int, int]:
 
 @settings(max_examples=100, deadline=None)
 @given(
-    routers=st.lists(st.sampled_from(["off", "eagle3", "dflash", "entropy"]), min_size=1, max_size=4),
+    routers=st.lists(st.sampled_from(["off", "eagle3", "dflash", "entropy", "cost"]), min_size=1, max_size=4),
     moves=st.lists(st.lists(st.tuples(st.integers(0, 7), st.floats(0, 3)), min_size=4, max_size=4), max_size=20),
     chunks=st.lists(st.integers(1, 9), min_size=1, max_size=3),
 )
@@ -149,6 +157,73 @@ def test_context_is_complete_whenever_it_can_be_read(
                 written = {slot: token for slot, token in drafter.written.items() if slot in everything}
                 assert needed.items() <= written.items() <= everything.items()
                 assert runner.deferred[name].count(str(state["id"])) == context - len(written) < BLOCK + 8
+
+
+EVENTS = st.sampled_from(["go", "go", "go", "go", "preempt", "abort"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    routers=st.lists(st.sampled_from(["off", "eagle3", "dflash", "entropy", "cost"]), min_size=1, max_size=3),
+    moves=st.lists(
+        st.lists(st.tuples(EVENTS, st.integers(0, 7), st.floats(0, 3)), min_size=3, max_size=3), max_size=25
+    ),
+    hits=st.lists(st.integers(0, 6), min_size=1, max_size=8),
+    chunk=st.integers(1, 9),
+)
+def test_no_stale_row_survives_preemption_abort_or_a_prefix_hit(
+    routers: list[str], moves: list[list[tuple[str, int, float]]], hits: list[int], chunk: int
+) -> None:
+    """A request that loses its cache, or ends, leaves its full blocks to the prefix cache and nothing else.
+
+    What comes after it (the same request again, or a new one with the same prompt) starts at a block boundary
+    within those blocks and gets the rest of its rows in chunks; whoever drafts then has every row, once.
+    """
+    runner, drafters = make_runner()
+    states = [request(index, router) | {"goal": 6, "drafted": 0} for index, router in enumerate(routers)]
+    lost = 0
+
+    def lose_cache(index: int) -> None:
+        """Keep a prefix hit of some full blocks; the other slots are somebody else's from now on."""
+        nonlocal lost
+        state = states[index]
+        context = int(state["context"])  # type: ignore[call-overload]
+        kept = min(hits[lost % len(hits)], max(context - 1, 0) // BLOCK) * BLOCK
+        lost += 1
+        state["context"], state["drafted"] = kept, 0
+        for drafter in drafters.values():
+            base = int(state["base"])  # type: ignore[call-overload]
+            assert rows_of(state, index, kept).items() <= drafter.written.items(), "a shared block is complete"
+            for slot in range(base + kept, base + BLOCK * BLOCKS):
+                drafter.written.pop(slot, None)
+
+    for move in moves:
+        rows, sampled = [], []
+        for index, (state, (event, want, entropy)) in enumerate(zip(states, move, strict=False)):
+            context = int(state["context"])  # type: ignore[call-overload]
+            if event == "preempt" and context:
+                runner.preempt(str(state["id"]))
+                state["goal"] = context + 1
+                lose_cache(index)
+            elif event == "abort" and context:
+                runner.forget(str(state["id"]))
+                lose_cache(index)
+                state |= {"id": f"{state['id']}x", "goal": 6 if context > 6 else context + 1, "output": 0}
+            state["entropy"] = entropy
+            missing = int(state["goal"]) - int(state["context"])  # type: ignore[call-overload]
+            if missing > 0:
+                rows.append(min(chunk, missing))
+                sampled.append(int(missing <= chunk))
+            else:
+                rows.append(min(want, int(state["drafted"])) + 1)  # type: ignore[call-overload]
+                sampled.append(rows[-1])
+        step(runner, states, rows, sampled)
+        for name, drafter in drafters.items():
+            for index, state in enumerate(states):
+                context = int(state["context"])  # type: ignore[call-overload]
+                chosen = sampled[index] and runner.ongoing[str(state["id"])].drafter == name
+                needed = rows_of(state, index, context if chosen else context // BLOCK * BLOCK)
+                assert needed.items() <= drafter.written.items()
 
 
 def test_switching_writes_what_was_deferred_in_one_batch() -> None:

@@ -9,9 +9,19 @@ from hypothesis import strategies as st
 
 from whiflash_engine.config import build_config, check_router
 from whiflash_engine.errors import ConfigError
-from whiflash_engine.routing import EntropyRouter, Signals, StaticRouter, build_routers, row_entropy
+from whiflash_engine.routing import (
+    Choice,
+    EntropyRouter,
+    RoundCosts,
+    RouterSettings,
+    Signals,
+    StaticRouter,
+    build_routers,
+    row_entropy,
+)
 
-BOTH = ("eagle3", "dflash")
+BOTH = {"eagle3": 4, "dflash": 7}
+SETTINGS = RouterSettings(entropy_threshold=1.0, hidden=8)
 
 
 @given(st.lists(st.floats(-30, 30), min_size=2, max_size=20))
@@ -41,31 +51,31 @@ def test_row_entropy_of_half_precision_and_of_masked_rows() -> None:
 
 def test_entropy_router_sends_uncertainty_to_eagle3() -> None:
     router = EntropyRouter(0.7)
-    assert router.choose(Signals(0.71), BOTH) == "eagle3"
-    assert router.choose(Signals(0.7), BOTH) == "dflash"
-    assert router.choose(Signals(3.0), ("dflash",)) == "dflash"
-    assert router.choose(Signals(0.0), ("eagle3",)) == "eagle3"
-    assert router.choose(Signals(0.0), ()) is None
+    assert router.choose(Signals(0.71), BOTH) == Choice("eagle3", 4)
+    assert router.choose(Signals(0.7), BOTH) == Choice("dflash", 7)
+    assert router.choose(Signals(3.0), {"dflash": 7}) == Choice("dflash", 7)
+    assert router.choose(Signals(0.0), {"eagle3": 2}) == Choice("eagle3", 2)
+    assert router.choose(Signals(0.0), {}) is None
 
 
 def test_static_router_names_one_or_none() -> None:
-    assert StaticRouter("eagle3", "eagle3").choose(Signals(9.0), BOTH) == "eagle3"
-    assert StaticRouter("eagle3", "eagle3").choose(Signals(None), ("dflash",)) is None
+    assert StaticRouter("eagle3", "eagle3").choose(Signals(9.0), BOTH) == Choice("eagle3", 4)
+    assert StaticRouter("eagle3", "eagle3").choose(Signals(None), {"dflash": 7}) is None
     assert StaticRouter("off", None).choose(Signals(None), BOTH) is None
 
 
 def test_routers_follow_from_the_drafters() -> None:
-    assert set(build_routers(["eagle3", "dflash"], entropy_threshold=1.0)) == {
-        "off",
-        "eagle3",
-        "dflash",
-        "entropy",
-    }
-    assert set(build_routers(["eagle3"], entropy_threshold=1.0)) == {"off", "eagle3"}
+    both = build_routers(["eagle3", "dflash"], SETTINGS, RoundCosts())
+    assert set(both) == {"off", "eagle3", "dflash", "entropy", "cost"}
+    assert set(build_routers(["eagle3"], SETTINGS, RoundCosts())) == {"off", "eagle3", "cost"}
+    assert "ngram" in build_routers(["eagle3", "ngram"], SETTINGS, RoundCosts())
 
 
 def test_unknown_router_is_named_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"unknown router 'fastest': choose one of eagle3, dflash, entropy, off"):
+    with pytest.raises(
+        ConfigError,
+        match=r"unknown router 'fastest': choose one of eagle3, dflash, ngram, entropy, neural, cost, off",
+    ):
         check_router("fastest")
     with pytest.raises(ConfigError, match="fastest"):
         build_config(router="fastest")

@@ -3,17 +3,21 @@
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
 from whiflash_engine.errors import CheckpointError
+from whiflash_engine.routing import RoundCosts, RouterSettings, Signals, build_routers
+from whiflash_engine.routing.__main__ import app as routing_app
 from whiflash_engine.training import dflash, eagle3, export, features, files, labels, loop, replay, stages
 from whiflash_engine.training.features import DFLASH_TAPS, EAGLE3_TAPS, TAPS, Sequence, load
 from whiflash_engine.training.generate import cut_loop
 from whiflash_engine.training.layers import rope
-from whiflash_engine.training.prompts import KINDS, all_prompts
+from whiflash_engine.training.prompts import KINDS, Split, all_prompts, split_of
 from whiflash_engine.training.target import Target, new_dflash, new_eagle3, read_target
 
 HIDDEN, VOCAB, BLOCKS = 24, 64, 3
@@ -51,10 +55,10 @@ def target(tmp_path: Path) -> Target:
     return read_target(folder)
 
 
-def sequence(length: int, prompt: int, seed: int = 1, **facts: bool) -> Sequence:
+def sequence(length: int, prompt: int, seed: int = 1, **facts: Any) -> Sequence:
     """A recorded answer with random states."""
     generator = torch.Generator().manual_seed(seed)
-    flags = {"greedy": True, "constrained": False, "held_out": False} | facts
+    flags: dict[str, Any] = {"greedy": True, "constrained": False, "split": "train"} | facts
     return Sequence(
         ids=torch.randint(VOCAB, (length,), generator=generator),
         taps=torch.randn(length, len(TAPS) * HIDDEN, generator=generator).bfloat16(),
@@ -286,8 +290,8 @@ def test_draft_tokens_past_the_answer_are_never_accepted() -> None:
 
 def test_no_family_is_on_both_sides_and_every_kind_is_on_each() -> None:
     prompts = all_prompts()
-    sides = {held: {p.family for p in prompts if p.held_out == held} for held in (True, False)}
-    assert not sides[True] & sides[False]
+    sides = {split: {p.family for p in prompts if p.split == split} for split in get_args(Split)}
+    assert sum(map(len, sides.values())) == len({p.family for p in prompts})
     for families in sides.values():
         assert {family.split("/")[0] for family in families} == set(KINDS)
 
@@ -305,27 +309,36 @@ def test_a_looping_answer_is_cut_and_a_plain_one_is_not() -> None:
     assert cut_loop(list(range(50))) == list(range(50))
 
 
-def test_features_survive_the_disk(tmp_path: Path) -> None:
-    s = sequence(9, 4)
-    facts = [{"kind": "code", "greedy": True, "constrained": False, "held_out": False}]
-    tensors = {"ids": s.ids, "taps": s.taps, "final": s.final}
-    tensors |= {"lengths": torch.tensor([9]), "prompts": torch.tensor([4])}
-    files.write_tensors(tmp_path / "features-00-0000.safetensors", tensors, {"sequences": json.dumps(facts)})
-    (again,) = load(tmp_path)
-    assert torch.equal(again.select(EAGLE3_TAPS), s.select(EAGLE3_TAPS))
-    assert (again.prompt, again.kind, again.ids.tolist()) == (4, "code", s.ids.tolist())
+FAMILIES = {
+    split: next(name for name in map("code/{}".format, range(1000)) if split_of(name) == split)
+    for split in get_args(Split)
+}
 
 
-def test_the_stages_make_drafters_that_replay_alike(target: Target, tmp_path: Path) -> None:
-    work, out, folder = tmp_path / "work", tmp_path / "out", tmp_path / "target"
-    recorded = [sequence(14, 5, seed=n, held_out=n > 3) for n in range(6)]
+def write_answers(work: Path, recorded: list[Sequence]) -> None:
+    """Write what `training generate` writes."""
     rows = [
-        {"prompt": s.ids[:5].tolist(), "answer": s.ids[5:].tolist(), "kind": "code", "temperature": 0.0,
-         "constrained": False, "split": "held_out" if s.held_out else "train"}
+        {"prompt": s.ids[: s.prompt].tolist(), "answer": s.ids[s.prompt :].tolist(), "kind": s.kind,
+         "temperature": 0.0, "constrained": s.constrained, "family": FAMILIES[s.split]}
         for s in recorded
     ]  # fmt: skip
-    states = [(s.taps, s.final) for s in recorded]
-    features.write_shard(work / "features-00-0000.safetensors", rows, states)
+    files.write_jsonl(work / "text-00-0000.jsonl", rows)
+    features.write_shard(work / "features-00-0000.safetensors", rows, [(s.taps, s.final) for s in recorded])
+
+
+def test_features_survive_the_disk(tmp_path: Path) -> None:
+    written = [sequence(9, 4), sequence(6, 4, seed=2), sequence(12, 4, seed=3, split="held_out", constrained=True)]
+    write_answers(tmp_path, written)
+    first, last = load(tmp_path)  # the second answer is too short to be worth keeping
+    assert torch.equal(first.select(EAGLE3_TAPS), written[0].select(EAGLE3_TAPS))
+    assert (first.prompt, first.kind, first.ids.tolist()) == (4, "code", written[0].ids.tolist())
+    assert (first.split, first.constrained, last.split, last.constrained) == ("train", False, "held_out", True)
+
+
+def test_the_stages_make_drafters_and_routers_that_replay_alike(target: Target, tmp_path: Path) -> None:
+    work, out, folder = tmp_path / "work", tmp_path / "out", tmp_path / "target"
+    splits = ["train"] * 4 + ["calibration"] * 5 + ["held_out"] * 2
+    write_answers(work, [sequence(14, 5, seed=n, split=split) for n, split in enumerate(splits)])
     options = loop.LoopOptions(steps=4, batch=2, rate=1e-3, warmup=1)
     stages.train_eagle3(folder, work, options, size=48)
     stages.train_dflash(folder, work, options, anchors=3, layers=2)
@@ -336,14 +349,31 @@ def test_the_stages_make_drafters_that_replay_alike(target: Target, tmp_path: Pa
         assert "4 answers" in card
         assert f"{report[name]['code']['mean_acceptance_length']:.3f}" in card
         assert report[name]["code"]["rounds"] > 0
+    routing = ["calibrate", "--target", str(folder), "--work", str(work), "--drafters", str(out)]
+    result = CliRunner().invoke(routing_app, routing)
+    assert result.exit_code == 0, result.output
+    found = json.loads((out / "router.json").read_text())
+    assert found["answers"] == 5
+    for name in ("eagle3", "dflash"):
+        length = found["held_out"][name]["mean_acceptance_length"]
+        assert length == pytest.approx(report[name]["code"]["mean_acceptance_length"], abs=1e-3)
+    routers = build_routers(["eagle3", "dflash", "ngram"], router_settings(out), RoundCosts())
+    for name in ("neural", "cost"):
+        choice = routers[name].choose(Signals(hidden=torch.zeros(HIDDEN)), {"eagle3": 4, "dflash": 7})
+        assert choice is None or choice.drafter in ("eagle3", "dflash")
+
+
+def router_settings(folder: Path) -> RouterSettings:
+    return RouterSettings(
+        entropy_threshold=1.0,
+        hidden=HIDDEN,
+        neural=folder / "neural_router.safetensors",
+        acceptance=folder / "acceptance.safetensors",
+    )
 
 
 def test_a_draft_vocabulary_larger_than_the_targets_is_refused(target: Target, tmp_path: Path) -> None:
-    states = sequence(12, 4)
-    row = {"prompt": states.ids[:4].tolist(), "answer": states.ids[4:].tolist(), "kind": "code",
-           "temperature": 0.0, "constrained": False, "split": "train"}  # fmt: skip
-    shard = tmp_path / "features-00-0000.safetensors"
-    features.write_shard(shard, [row], [(states.taps, states.final)])
+    write_answers(tmp_path, [sequence(12, 4)])
     with pytest.raises(CheckpointError, match="65 is larger than the target's 64"):
         stages.train_eagle3(tmp_path / "target", tmp_path, loop.LoopOptions(1, 1, 1e-3), size=65)
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from whiflash_engine.errors import ConfigError
 
-RouterName = Literal["eagle3", "dflash", "entropy", "off"]
+RouterName = Literal["eagle3", "dflash", "ngram", "entropy", "neural", "cost", "off"]
 ROUTERS: tuple[str, ...] = get_args(RouterName)
 ROUTER_KEY = "whiflash_router"
 """Key of the per-request router override in ``SamplingParams.extra_args`` / ``vllm_xargs``."""
@@ -42,10 +42,18 @@ class WhiFlashConfig(BaseModel):
     """Router of requests that do not name one; ``off`` drafts nothing."""
     router_threshold: float | None = None
     """Entropy in nats above which EAGLE-3 drafts; ``None`` takes the calibrated value of the checkpoint."""
+    neural_router: str | None = None
+    """File (safetensors) of the neural router; ``None`` takes the target's own, if it has one."""
+    neural_threshold: float | None = None
+    """Predicted ΔAL in tokens above which EAGLE-3 drafts; ``None`` takes the file's."""
+    acceptance: str | None = None
+    """File (safetensors) of the cost router's acceptance network; ``None`` takes the target's own, if any."""
     eagle3_tokens: int = Field(default=4, ge=1, le=32)
     """Draft tokens per EAGLE-3 round."""
     dflash_tokens: int = Field(default=7, ge=1, le=63)
     """Draft tokens per DFlash round: block size less the anchor, or fewer."""
+    ngram_tokens: int = Field(default=10, ge=0, le=64)
+    """Draft tokens per lookup round, at most; 0 leaves the lookup drafter out."""
     trace: bool = True
     """Keep one record per request and round until it is taken."""
 
@@ -57,7 +65,7 @@ class WhiFlashConfig(BaseModel):
     @property
     def max_draft_tokens(self) -> int:
         """Largest number of tokens any drafter proposes in a round; vLLM reserves this many slots."""
-        return max(self.eagle3_tokens, self.dflash_tokens)
+        return max(self.eagle3_tokens, self.dflash_tokens, self.ngram_tokens)
 
 
 class EngineConfig(BaseModel):

@@ -8,10 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
+import torch
+
 from whiflash_engine.cache import Deferred, join_rows
 from whiflash_engine.config import ROUTER_KEY
 from whiflash_engine.drafters.base import ContextRows, Drafter, RoundBatch
-from whiflash_engine.routing.base import Router, Signals
+from whiflash_engine.routing.base import Choice, Router, Signals
+from whiflash_engine.routing.costs import RoundCosts
 from whiflash_engine.trace import NO_DRAFTER, RoundRecord
 from whiflash_engine.trace_store import TRACE_KEY, TraceStore
 
@@ -29,7 +32,9 @@ class StepRequest:
     """Verified tokens in the KV cache."""
     extra_args: Mapping[str, object]
     """The request's ``SamplingParams.extra_args``."""
-    entropy: float | None
+    entropy: float | None = None
+    hidden: torch.Tensor | None = None
+    """[hidden] the target's final hidden state at the last accepted position, if a router asked for it."""
     verified_drafts: int = 0
     """Draft tokens of the last round that the target was given; grammar and token budget may cut a draft."""
 
@@ -56,10 +61,13 @@ class RoundRunner:
     block_size: int
     """Tokens of a KV block: prefix caching shares full ones."""
     traces: TraceStore
+    costs: RoundCosts = field(default_factory=RoundCosts)
+    """Is told what every phase took; the cost router asks it."""
     ongoing: dict[str, _Ongoing] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.deferred = {name: Deferred() for name in self.drafters}
+        self.deferred = {name: Deferred() for name, drafter in self.drafters.items() if drafter.tap_layers}
+        self._last_end: float | None = None
 
     def run_round(
         self, requests: Sequence[StepRequest], batch: RoundBatch, *, verify_s: float, signal_s: float = 0.0
@@ -68,28 +76,35 @@ class RoundRunner:
 
         ``verify_s`` and ``signal_s``: seconds the target took, and the computing of the routers' signals.
         """
-        self._close_records(requests, verify_s)
         started = perf_counter()
-        choices = [self._route(request) for request in requests]
+        self._note_verify(requests, verify_s, started)
+        self._close_records(requests, verify_s)
+        drafting = sum(request.sampled > 0 for request in requests)
+        choices = [self._route(request, index, batch, drafting) for index, request in enumerate(requests)]
         routed = perf_counter()
         caught_up = self._catch_up(requests, batch, choices)
         written = perf_counter()
+        if sum(caught_up):
+            self.costs.add_catch_up(sum(caught_up), written - routed)
         drafts = self._propose(batch, choices)
+        self._last_end = perf_counter()
         seconds = {
             "router": routed - started + signal_s,
             "catch_up": written - routed,
-            "draft": perf_counter() - written,
+            "draft": self._last_end - written,
         }
         self._open_records(requests, choices, drafts, caught_up, seconds)
         return drafts
 
-    def needs_entropy(self, req_id: str, extra_args: Mapping[str, object]) -> bool:
-        """Whether the request's router looks at the target's entropy."""
-        return self._opened(req_id, extra_args).router.needs_entropy
+    def needs(self, req_id: str, extra_args: Mapping[str, object]) -> frozenset[str]:
+        """Return the signals that the request's router looks at."""
+        return self._opened(req_id, extra_args).router.needs
 
     def forget(self, req_id: str) -> None:
         """Drop a finished or aborted request; its closed records stay in ``traces``."""
-        self.ongoing.pop(req_id, None)
+        state = self.ongoing.pop(req_id, None)
+        if state is not None:
+            state.router.forget(state.trace_id)
         self._forget_rows(req_id)
 
     def preempt(self, req_id: str) -> None:
@@ -111,21 +126,27 @@ class RoundRunner:
             self.ongoing[req_id] = state
         return state
 
-    def _route(self, request: StepRequest) -> str | None:
-        """Return the drafter for this request's next round, or ``None`` for no draft."""
+    def _route(self, request: StepRequest, index: int, batch: RoundBatch, drafting: int) -> Choice | None:
+        """Return the choice for this request's next round, or ``None`` for no draft."""
         state = self._opened(request.req_id, request.extra_args)
         if request.sampled == 0:
             return None
-        # The token just sampled sits at position context_tokens; drafts follow it.
-        eligible = tuple(
-            name
-            for name, drafter in self.drafters.items()
-            if request.context_tokens + 1 + drafter.max_tokens <= min(drafter.max_positions, self.max_model_len)
+        offers: dict[str, int] = {}
+        for name in state.router.drafters:
+            drafter = self.drafters[name]
+            # The token just sampled sits at position context_tokens; drafts follow it.
+            fits = request.context_tokens + 1 + drafter.max_tokens <= min(
+                drafter.max_positions, self.max_model_len
+            )
+            if fits and (tokens := drafter.offers(batch, index)):
+                offers[name] = tokens
+        deferred = {name: rows.count(request.req_id) for name, rows in self.deferred.items()}
+        return state.router.choose(
+            Signals(request.entropy, request.hidden, deferred, drafting, state.trace_id), offers
         )
-        return state.router.choose(Signals(request.entropy), eligible)
 
     def _catch_up(
-        self, requests: Sequence[StepRequest], batch: RoundBatch, choices: Sequence[str | None]
+        self, requests: Sequence[StepRequest], batch: RoundBatch, choices: Sequence[Choice | None]
     ) -> list[int]:
         """Write what is due to each drafter, defer the rest; return how many deferred rows each request caught up.
 
@@ -133,12 +154,12 @@ class RoundRunner:
         """
         ends = [last + 1 for last in batch.last_rows.tolist()]
         caught_up = [0] * len(requests)
-        for name, drafter in self.drafters.items():
-            deferred = self.deferred[name]
+        for name, deferred in self.deferred.items():
+            drafter = self.drafters[name]
             due: list[ContextRows] = []
             for index, request in enumerate(requests):
                 start, end = (ends[index - 1] if index else 0), ends[index]
-                drafting = choices[index] == name
+                drafting = _drafter_of(choices[index]) == name
                 # Past its positions a drafter never drafts again, and its RoPE table ends.
                 reach = start + max(0, drafter.max_positions - (request.context_tokens - (end - start)))
                 rows = batch.rows.between(start, min(end - drafting, reach))
@@ -158,14 +179,25 @@ class RoundRunner:
         before = request.context_tokens - rows
         return prompt_step or request.context_tokens // self.block_size > before // self.block_size
 
-    def _propose(self, batch: RoundBatch, choices: Sequence[str | None]) -> list[list[int]]:
+    def _propose(self, batch: RoundBatch, choices: Sequence[Choice | None]) -> list[list[int]]:
         drafts: list[list[int]] = [[] for _ in choices]
         for name, drafter in self.drafters.items():
-            chosen = [index for index, choice in enumerate(choices) if choice == name]
-            if chosen:
-                for index, tokens in zip(chosen, drafter.propose(batch, chosen).tolist(), strict=True):
-                    drafts[index] = tokens
+            chosen = {i: choice.tokens for i, choice in enumerate(choices) if choice and choice.drafter == name}
+            if not chosen:
+                continue
+            started = perf_counter()
+            proposed = drafter.propose(batch, list(chosen), list(chosen.values()))
+            self.costs.add_draft(name, len(chosen), max(chosen.values()), perf_counter() - started)
+            for index, tokens in zip(chosen, proposed, strict=True):
+                drafts[index] = tokens
         return drafts
+
+    def _note_verify(self, requests: Sequence[StepRequest], verify_s: float, started: float) -> None:
+        """Tell the costs what a pass over drafts took, with what the engine did between two passes."""
+        under_way = [self._opened(request.req_id, request.extra_args).record for request in requests]
+        if self._last_end is not None and all(record is not None for record in under_way):
+            rows = sum(1 + request.verified_drafts for request in requests)
+            self.costs.add_verify(rows, max(verify_s, started - self._last_end))
 
     def _close_records(self, requests: Sequence[StepRequest], verify_s: float) -> None:
         for request in requests:
@@ -175,12 +207,13 @@ class RoundRunner:
                 record.drafted = request.verified_drafts
                 record.accepted = request.sampled - 1
                 record.verify_s = verify_s
+                state.router.observe(record)
                 self.traces.add(state.trace_id, record)
 
     def _open_records(
         self,
         requests: Sequence[StepRequest],
-        choices: Sequence[str | None],
+        choices: Sequence[Choice | None],
         drafts: Sequence[list[int]],
         caught_up: Sequence[int],
         seconds: dict[str, float],
@@ -189,14 +222,14 @@ class RoundRunner:
             if request.sampled == 0:
                 continue
             state = self._opened(request.req_id, request.extra_args)
-            drafter = choice or NO_DRAFTER
+            drafter = _drafter_of(choice) or NO_DRAFTER
             state.record = RoundRecord(
                 request_id=state.trace_id,
                 round=state.rounds,
                 position=request.output_tokens,
                 drafter=drafter,
                 router=state.router.name,
-                signal=Signals(request.entropy).to_dict(),
+                signal=_signal(request, choice),
                 drafted=len(tokens),
                 switched=state.drafter is not None and state.drafter != drafter,
                 catch_up_rows=rows,
@@ -206,3 +239,13 @@ class RoundRunner:
             )
             state.rounds += 1
             state.drafter = drafter
+
+
+def _drafter_of(choice: Choice | None) -> str | None:
+    return choice.drafter if choice else None
+
+
+def _signal(request: StepRequest, choice: Choice | None) -> dict[str, float]:
+    """Return what the router went by, as the round record keeps it."""
+    known = {} if request.entropy is None else {"entropy": request.entropy}
+    return known | dict(choice.notes or {}) if choice else known

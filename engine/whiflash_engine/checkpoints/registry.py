@@ -18,7 +18,10 @@ DEFAULT_THRESHOLD = 1.0
 _NEEDED: dict[RouterName, tuple[str, ...]] = {
     "eagle3": ("eagle3",),
     "dflash": ("dflash",),
+    "ngram": (),
     "entropy": ("eagle3", "dflash"),
+    "neural": ("eagle3", "dflash", "neural_router"),
+    "cost": (),
     "off": (),
 }
 
@@ -35,6 +38,10 @@ class ResolvedModels:
     dflash: str | None
     router_threshold: float
     """Entropy in nats above which EAGLE-3 drafts."""
+    neural_router: str | None = None
+    """File of the neural router."""
+    acceptance: str | None = None
+    """File of the cost router's acceptance network."""
     licences: tuple[str, ...] = ()
     """One line per model whose licence the user should know of."""
 
@@ -104,9 +111,13 @@ def resolve(
         eagle3=eagle3,
         dflash=dflash,
         router_threshold=_threshold(config),
+        neural_router=_router_file("neural_router", config),
+        acceptance=_router_file("acceptance", config),
         licences=tuple(LICENCES[name] for name in (config.target, eagle3, dflash) if name in LICENCES),
     )
     check_router_fits(config.router, models)
+    if config.router == "ngram" and not config.ngram_tokens:
+        raise ConfigError("router 'ngram' with ngram_tokens=0: there is no lookup drafter, pass ngram_tokens=10")
     if entry is None or not entry.embedded:
         return models
     # Last, because it may take half a minute: what is wrong with the configuration is said first.
@@ -119,8 +130,12 @@ def check_router_fits(router: RouterName, models: ResolvedModels) -> None:
 
     The engine asks again for a request that names a router of its own.
     """
-    have = {"eagle3": models.eagle3, "dflash": models.dflash}
-    missing = [name for name in _NEEDED[router] if have[name] is None]
+    missing = [name for name in _NEEDED[router] if getattr(models, name) is None]
+    if "neural_router" in missing:
+        raise CheckpointError(
+            f"router 'neural' needs a network that target {models.name} has not for these drafters: pass "
+            "neural_router=FILE (made by `python -m whiflash_engine.routing calibrate`), or choose another router"
+        )
     if missing:
         raise CheckpointError(
             f"router {router!r} needs a drafter that target {models.name} has not: pass "
@@ -157,14 +172,32 @@ def _given_drafter(kind: str, given: str, entry: Entry | None) -> str:
     raise CheckpointError(f"{kind}={given!r} is not a folder{names}: pass the folder of a drafter")
 
 
-def _threshold(config: WhiFlashConfig) -> float:
-    """Return the configured threshold, else the one calibrated for the shipped drafters, else the default.
+def _calibrated(config: WhiFlashConfig) -> Path | None:
+    """Return the folder of what was calibrated for the target's shipped drafters.
 
     A calibration is for one pair of drafters, so drafters given by hand do not inherit it.
     """
+    folder = _DATA / config.target
+    return None if config.eagle3 or config.dflash or not folder.is_dir() else folder
+
+
+def _threshold(config: WhiFlashConfig) -> float:
+    """Return the configured threshold, else the calibrated one, else the default."""
+    folder = _calibrated(config)
     if config.router_threshold is not None:
         return config.router_threshold
-    path = _DATA / config.target / "router.json"
-    if config.eagle3 or config.dflash or not path.is_file():
+    if folder is None or not (folder / "router.json").is_file():
         return DEFAULT_THRESHOLD
-    return float(json.loads(path.read_text(encoding="utf-8"))["entropy_threshold_nats"])
+    return float(json.loads((folder / "router.json").read_text(encoding="utf-8"))["entropy_threshold_nats"])
+
+
+def _router_file(kind: str, config: WhiFlashConfig) -> str | None:
+    """Return the file of a router's network: the one given, else the calibrated one, else ``None``."""
+    given: str | None = getattr(config, kind)
+    if given is not None:
+        if not Path(given).is_file():
+            raise CheckpointError(f"{kind}={given!r} is not a file: pass a safetensors file, or leave it out")
+        return given
+    folder = _calibrated(config)
+    path = folder / f"{kind}.safetensors" if folder is not None else None
+    return str(path) if path is not None and path.is_file() else None

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +62,21 @@ class RoundBatch:
     """[requests, blocks]."""
     block_size: int
     """Tokens of a block in ``block_table``."""
+    token_ids: NDArray[np.int32]
+    """[requests, window] prompt and output of each request, the token just sampled included."""
+    num_tokens: NDArray[np.int32]
+    """[requests] how many of ``token_ids`` are known."""
 
 
 class Drafter(Protocol):
-    """Proposes tokens from the target's features, and keeps a KV cache of its own."""
+    """Proposes tokens: from the target's features with a KV cache of its own, or from the tokens alone."""
 
     name: str
     max_tokens: int
     """Draft tokens per round."""
     tap_layers: tuple[int, ...]
-    """Target layers it reads: vLLM's auxiliary layer i is the state entering block i."""
+    """Target layers it reads: vLLM's auxiliary layer i is the state entering block i. Empty: it needs no context
+    rows, and none are kept for it."""
     max_positions: int
     """Positions it can draft up to."""
 
@@ -77,8 +84,12 @@ class Drafter(Protocol):
         """Write K and V of the rows into this drafter's cache: norms and projections only, no attention."""
         ...
 
-    def propose(self, batch: RoundBatch, chosen: Sequence[int]) -> torch.Tensor:
-        """Return [len(chosen), max_tokens] draft tokens for the chosen requests of the batch.
+    def offers(self, batch: RoundBatch, index: int) -> int:
+        """Return how many tokens it could draft for a request of the batch now, at most ``max_tokens``."""
+        ...
+
+    def propose(self, batch: RoundBatch, chosen: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+        """Return draft tokens for the chosen requests of the batch, as many as ``lengths`` says for each.
 
         The context of every chosen request has been written up to, not including, its last row.
         """

@@ -14,7 +14,7 @@ from whiflash_engine.drafters.hosted import HostedDrafter, slots_of, uniform_que
 
 
 class DFlashDrafter(HostedDrafter):
-    """Drafts a block of ``max_tokens`` tokens in one pass."""
+    """Drafts a block of up to ``max_tokens`` tokens in one pass."""
 
     name = "dflash"
 
@@ -22,8 +22,12 @@ class DFlashDrafter(HostedDrafter):
         """Write K and V of the rows in every layer: projections of the fused target features."""
         self.loader.model.precompute_and_store_context_kv(self.fuse(rows.features), rows.positions, rows.slots)
 
-    def propose(self, batch: RoundBatch, chosen: Sequence[int]) -> torch.Tensor:
-        """Return [len(chosen), max_tokens] draft tokens. The last row's context is written here."""
+    def propose(self, batch: RoundBatch, chosen: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+        """Return ``lengths`` draft tokens for each chosen request. The last row's context is written here.
+
+        The block always has its trained size; a shorter draft saves the head's rows and the target's.
+        """
+        longest = max(lengths)
         requests = torch.tensor(chosen, device=batch.last_rows.device)
         last = batch.rows.take(batch.last_rows[requests])
         self.write_context(last)
@@ -40,5 +44,6 @@ class DFlashDrafter(HostedDrafter):
             causal=self.loader.dflash_causal,
         )
         hidden = self.forward(attention, 0, input_ids=tokens.flatten(), positions=positions.flatten())
-        masks = hidden.view(len(chosen), queries, -1)[:, 1:].flatten(0, 1)
-        return self.greedy_tokens(masks).view(len(chosen), self.max_tokens)
+        masks = hidden.view(len(chosen), queries, -1)[:, 1 : 1 + longest].flatten(0, 1)
+        drafts: list[list[int]] = self.greedy_tokens(masks).view(len(chosen), longest).tolist()
+        return [draft[:length] for draft, length in zip(drafts, lengths, strict=True)]

@@ -14,7 +14,7 @@ from whiflash_engine.drafters.hosted import HostedDrafter, slots_of, uniform_que
 
 
 class Eagle3Drafter(HostedDrafter):
-    """Drafts ``max_tokens`` tokens one after another."""
+    """Drafts up to ``max_tokens`` tokens one after another."""
 
     name = "eagle3"
 
@@ -38,15 +38,15 @@ class Eagle3Drafter(HostedDrafter):
             rows.slots,
         )
 
-    def propose(self, batch: RoundBatch, chosen: Sequence[int]) -> torch.Tensor:
-        """Return [len(chosen), max_tokens] draft tokens."""
+    def propose(self, batch: RoundBatch, chosen: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+        """Return ``lengths`` draft tokens for each chosen request: as many steps as the longest draft has."""
         requests = torch.tensor(chosen, device=batch.last_rows.device)
         last = batch.rows.take(batch.last_rows[requests])
         block_table = batch.block_table[requests]
         seq_lens = batch.seq_lens[requests]
         tokens, positions, hidden = last.next_token_ids, last.positions, self.fuse(last.features)
         drafts = []
-        for step in range(self.max_tokens):
+        for step in range(max(lengths)):
             attention = uniform_queries(
                 seq_lens=seq_lens + step,
                 block_table=block_table,
@@ -60,4 +60,5 @@ class Eagle3Drafter(HostedDrafter):
             tokens = self.greedy_tokens(outputs)
             drafts.append(tokens)
             positions = positions + 1
-        return torch.stack(drafts, dim=1)
+        rows: list[list[int]] = torch.stack(drafts, dim=1).tolist()
+        return [row[:length] for row, length in zip(rows, lengths, strict=True)]

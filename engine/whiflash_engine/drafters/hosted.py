@@ -6,6 +6,8 @@ import torch
 from vllm.forward_context import set_forward_context
 from vllm.v1.attention.backend import CommonAttentionMetadata
 
+from whiflash_engine.drafters.base import RoundBatch
+
 
 class HostedDrafter:
     """``loader`` is the vLLM proposer; ``feature_columns`` are this drafter's columns of the taps' union."""
@@ -21,6 +23,10 @@ class HostedDrafter:
         window = config.max_model_len
         self.max_positions = int(min(window, getattr(config.hf_config, "max_position_embeddings", window)))
         """The drafter's window, or its RoPE table where that is shorter."""
+
+    def offers(self, batch: RoundBatch, index: int) -> int:
+        """Return ``max_tokens``: a model can always draft."""
+        return self.max_tokens
 
     def fuse(self, features: torch.Tensor) -> torch.Tensor:
         """Return [rows, hidden] of the target's features [rows, taps * hidden]."""

@@ -4,28 +4,29 @@ Source: the WhiFlash paper's entropy policy. It leaves the log base and the temp
 is in nats at temperature 1, taken before any grammar mask.
 """
 
+from collections.abc import Mapping
+
 import torch
 
-from whiflash_engine.routing.base import Signals
+from whiflash_engine.routing.base import Choice, Router, Signals
 
 
-class EntropyRouter:
+class EntropyRouter(Router):
     """Entropy above ``threshold`` (nats) drafts with ``above``, else with ``below``."""
 
     name = "entropy"
-    needs_entropy = True
+    needs = frozenset({"entropy"})
 
     def __init__(self, threshold: float, *, above: str = "eagle3", below: str = "dflash") -> None:
         self.threshold = threshold
-        self.above = above
-        self.below = below
+        self.drafters = (above, below)
 
-    def choose(self, signals: Signals, eligible: tuple[str, ...]) -> str | None:
+    def choose(self, signals: Signals, offers: Mapping[str, int]) -> Choice | None:
         """Return the drafter for this entropy; the other one where that cannot draft."""
         assert signals.entropy is not None, "the entropy router needs the entropy signal"
         uncertain = signals.entropy > self.threshold
-        first, second = (self.above, self.below) if uncertain else (self.below, self.above)
-        return next((name for name in (first, second) if name in eligible), None)
+        order = self.drafters if uncertain else self.drafters[::-1]
+        return next((Choice(name, offers[name]) for name in order if name in offers), None)
 
 
 def row_entropy(logits: torch.Tensor) -> torch.Tensor:

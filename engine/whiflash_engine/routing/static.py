@@ -1,17 +1,17 @@
 """Always the same drafter, or none: the arms a router is measured against."""
 
-from whiflash_engine.routing.base import Signals
+from collections.abc import Mapping
+
+from whiflash_engine.routing.base import Choice, Router, Signals
 
 
-class StaticRouter:
+class StaticRouter(Router):
     """Names one drafter for every round; ``drafter=None`` is plain decoding."""
-
-    needs_entropy = False
 
     def __init__(self, name: str, drafter: str | None) -> None:
         self.name = name
-        self.drafter = drafter
+        self.drafters = (drafter,) if drafter else ()
 
-    def choose(self, signals: Signals, eligible: tuple[str, ...]) -> str | None:
-        """Return the one drafter, or ``None`` where it cannot draft (past its positions)."""
-        return self.drafter if self.drafter in eligible else None
+    def choose(self, signals: Signals, offers: Mapping[str, int]) -> Choice | None:
+        """Return the one drafter at full length, or ``None`` where it cannot draft."""
+        return next((Choice(name, offers[name]) for name in self.drafters if name in offers), None)

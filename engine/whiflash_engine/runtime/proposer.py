@@ -19,6 +19,7 @@ from whiflash_engine.config import WhiFlashConfig
 from whiflash_engine.drafters.base import Drafter
 from whiflash_engine.drafters.dflash import DFlashDrafter
 from whiflash_engine.drafters.eagle3 import Eagle3Drafter
+from whiflash_engine.drafters.ngram import NgramDrafter
 from whiflash_engine.errors import CheckpointError
 from whiflash_engine.runtime.dflash_loader import PrefixedDFlashProposer
 
@@ -50,6 +51,8 @@ class RoutedProposer(EagleProposer):
                 feature_columns=_columns(taps["dflash"], self.tap_layers, hidden, device),
             ),
         }
+        if self.config.ngram_tokens:
+            self.drafters["ngram"] = NgramDrafter(self.config.ngram_tokens, vllm_config.model_config.max_model_len)
 
     # What vLLM's runner asks of its drafter, for both.
 

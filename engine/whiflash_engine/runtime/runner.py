@@ -1,5 +1,6 @@
 """What a vLLM model runner does differently with WhiFlash: a mixin over the V1 runners."""
 
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -8,7 +9,7 @@ from vllm.config import VllmConfig
 
 from whiflash_engine.drafters.base import ContextRows, RoundBatch
 from whiflash_engine.rounds import RoundRunner, StepRequest
-from whiflash_engine.routing import build_routers, row_entropy
+from whiflash_engine.routing import RoundCosts, RouterSettings, build_routers, row_entropy
 from whiflash_engine.runtime.proposer import RoutedProposer
 from whiflash_engine.trace_store import TraceStore
 
@@ -21,13 +22,22 @@ class RoutedRunnerMixin:
         self.drafter = RoutedProposer(vllm_config, device, self)
         config = self.drafter.config
         assert config.router_threshold is not None, "the service resolves the threshold before the core starts"
+        settings = RouterSettings(
+            entropy_threshold=config.router_threshold,
+            hidden=vllm_config.model_config.get_hidden_size(),
+            neural=Path(config.neural_router) if config.neural_router else None,
+            neural_threshold=config.neural_threshold,
+            acceptance=Path(config.acceptance) if config.acceptance else None,
+        )
+        costs = RoundCosts()
         self.rounds = RoundRunner(
             drafters=self.drafter.drafters,
-            routers=build_routers(list(self.drafter.drafters), entropy_threshold=config.router_threshold),
+            routers=build_routers(list(self.drafter.drafters), settings, costs),
             default_router=config.router,
             max_model_len=vllm_config.model_config.max_model_len,
             block_size=vllm_config.cache_config.block_size,
             traces=TraceStore(enabled=config.trace),
+            costs=costs,
         )
         self._step_started = 0.0
         self._signal_s = 0.0
@@ -55,7 +65,7 @@ class RoutedRunnerMixin:
         state: Any = self.execute_model_state  # type: ignore[attr-defined]
         started = perf_counter()
         self._entropies = None
-        if state is not None and any(self._needs_entropy(r) for r in self.input_batch.req_ids):  # type: ignore[attr-defined]
+        if state is not None and self._needed("entropy"):
             self._entropies = row_entropy(state.logits)
         self._signal_s = perf_counter() - started
         return super().sample_tokens(grammar_output)  # type: ignore[misc]
@@ -77,7 +87,8 @@ class RoutedRunnerMixin:
         batch = self._round_batch(
             scheduler_output, sampled_token_ids, aux_hidden_states, spec_decode_metadata, common_attn_metadata
         )
-        requests = self._step_requests(sampled_token_ids, spec_decode_metadata, batch)
+        states = sample_hidden_states if self._needed("hidden") else None
+        requests = self._step_requests(sampled_token_ids, spec_decode_metadata, batch, states)
         return self.rounds.run_round(requests, batch, verify_s=verify_s, signal_s=self._signal_s)
 
     def _round_batch(
@@ -110,11 +121,17 @@ class RoutedRunnerMixin:
             seq_lens=attention.seq_lens,
             block_table=attention.block_table_tensor,
             block_size=runner.input_batch.block_table[self.drafter.kv_cache_gid].block_size,
+            token_ids=runner.input_batch.token_ids_cpu[: len(sampled)],
+            num_tokens=runner.input_batch.num_tokens_no_spec[: len(sampled)],
         )
 
-    def _step_requests(self, sampled: list[list[int]], spec: Any, batch: RoundBatch) -> list[StepRequest]:
+    def _step_requests(
+        self, sampled: list[list[int]], spec: Any, batch: RoundBatch, states: torch.Tensor | None
+    ) -> list[StepRequest]:
+        """``states`` [logits rows, hidden] are the target's final hidden states, if a router asked for them."""
         runner: Any = self
-        entropies = self._accepted_entropies(sampled, spec)
+        rows = _accepted_rows(sampled, spec)
+        entropies = self._entropies[rows].tolist() if self._entropies is not None else None
         context = batch.seq_lens.tolist()
         verified = spec.num_draft_tokens if spec is not None else [0] * len(sampled)
         requests = []
@@ -128,26 +145,29 @@ class RoutedRunnerMixin:
                     context_tokens=context[index],
                     extra_args=_extra_args(state),
                     entropy=entropies[index] if entropies else None,
+                    hidden=states[rows[index]] if states is not None else None,
                     verified_drafts=verified[index],
                 )
             )
         return requests
 
-    def _accepted_entropies(self, sampled: list[list[int]], spec: Any) -> list[float] | None:
-        """Return the entropy at each request's last accepted position, where its newest token came from."""
-        if self._entropies is None:
-            return None
-        drafted = spec.num_draft_tokens if spec is not None else [0] * len(sampled)
-        rows, start = [], 0
-        for tokens, count in zip(sampled, drafted, strict=True):
-            rows.append(start + max(len(tokens), 1) - 1)
-            start += count + 1
-        values: list[float] = self._entropies[rows].tolist()
-        return values
+    def _needed(self, signal: str) -> bool:
+        """Whether the router of any request in the batch looks at ``signal``."""
+        runner: Any = self
+        return any(
+            signal in self.rounds.needs(req_id, _extra_args(runner.requests[req_id]))
+            for req_id in runner.input_batch.req_ids
+        )
 
-    def _needs_entropy(self, req_id: str) -> bool:
-        state: Any = self.requests[req_id]  # type: ignore[attr-defined]
-        return self.rounds.needs_entropy(req_id, _extra_args(state))
+
+def _accepted_rows(sampled: list[list[int]], spec: Any) -> list[int]:
+    """Return, per request, the row of the logits that its newest token came from."""
+    drafted = spec.num_draft_tokens if spec is not None else [0] * len(sampled)
+    rows, start = [], 0
+    for tokens, count in zip(sampled, drafted, strict=True):
+        rows.append(start + max(len(tokens), 1) - 1)
+        start += count + 1
+    return rows
 
 
 def _extra_args(state: Any) -> dict[str, object]:

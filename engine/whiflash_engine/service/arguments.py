@@ -86,6 +86,8 @@ def drafting_arguments(config: WhiFlashConfig, models: ResolvedModels) -> dict[s
             "eagle3": models.eagle3,
             "dflash": models.dflash,
             "router_threshold": models.router_threshold,
+            "neural_router": models.neural_router,
+            "acceptance": models.acceptance,
         }
     )
     return {

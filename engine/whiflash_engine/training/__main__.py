@@ -89,17 +89,6 @@ def replay(
     typer.echo(json.dumps(report, indent=2) if as_json else stages.table(report))
 
 
-@app.command()
-def calibrate(
-    target: Target,
-    work: Work,
-    drafters: Annotated[Path, typer.Option(help="Folder with eagle3/ and dflash/; router.json goes there.")],
-    per_kind: Annotated[int, typer.Option(help="Training answers per segment.")] = 48,
-) -> None:
-    """Find the entropy router's threshold by replay of training answers."""
-    typer.echo(json.dumps(stages.calibrate(target, work, drafters, per_kind), indent=2))
-
-
 def main() -> None:
     """Run the command line; errors a user can mend are one line and exit code 2."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")

@@ -3,7 +3,7 @@
 Tap ``i`` is the state that enters block ``i``: vLLM's auxiliary layer ``i``, transformers'
 ``hidden_states[i]``. A feature shard holds, rows of all sequences one after the other: ``ids`` [rows];
 ``taps`` [rows, len(TAPS) * hidden] and ``final`` [rows, hidden] in bfloat16, the latter after the target's
-last norm; ``lengths`` and ``prompts`` [sequences]. Kinds and flags travel in the metadata.
+last norm; ``lengths`` and ``prompts`` [sequences]. Kinds and flags are in the text shard.
 """
 
 import json
@@ -17,6 +17,7 @@ import torch
 from safetensors import safe_open
 
 from whiflash_engine.training import files
+from whiflash_engine.training.prompts import Split, split_of
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class Sequence:
     kind: str
     greedy: bool
     constrained: bool
-    held_out: bool
+    split: Split
 
     @property
     def length(self) -> int:
@@ -79,7 +80,7 @@ def teacher_force(model: Any, sequences: list[list[int]]) -> list[tuple[torch.Te
 
 def write_shard(path: Path, rows: list[dict[str, Any]], states: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Write one feature shard of recorded answers and their (taps, final); too short answers are left out."""
-    kept = [(row, state) for row, state in zip(rows, states, strict=True) if len(row["answer"]) >= _MIN_ANSWER]
+    kept = [(row, state) for row, state in zip(rows, states, strict=True) if _is_kept(row)]
     tensors = {
         "ids": torch.cat([torch.tensor(row["prompt"] + row["answer"]) for row, _ in kept]),
         "taps": torch.cat([taps for _, (taps, _) in kept]),
@@ -87,16 +88,11 @@ def write_shard(path: Path, rows: list[dict[str, Any]], states: list[tuple[torch
         "lengths": torch.tensor([len(row["prompt"]) + len(row["answer"]) for row, _ in kept]),
         "prompts": torch.tensor([len(row["prompt"]) for row, _ in kept]),
     }
-    facts = [
-        {
-            "kind": row["kind"],
-            "greedy": row["temperature"] == 0.0,
-            "constrained": row["constrained"],
-            "held_out": row["split"] == "held_out",
-        }
-        for row, _ in kept
-    ]
-    files.write_tensors(path, tensors, {"taps": json.dumps(TAPS), "sequences": json.dumps(facts)})
+    files.write_tensors(path, tensors, {"taps": json.dumps(TAPS)})
+
+
+def _is_kept(row: dict[str, Any]) -> bool:
+    return len(row["answer"]) >= _MIN_ANSWER
 
 
 def extract(target: Path, work: Path) -> int:
@@ -124,14 +120,25 @@ def extract(target: Path, work: Path) -> int:
 
 
 def load(work: Path, limit: int | None = None) -> list[Sequence]:
-    """Read all sequences of the first ``limit`` feature shards."""
+    """Return all sequences of the first ``limit`` feature shards; states stay on disk until they are read."""
     sequences = []
     for path in files.shards(work, files.FEATURE_GLOB)[:limit]:
         with safe_open(path, framework="pt") as shard:
-            facts = json.loads(shard.metadata()["sequences"])
             data = {name: shard.get_tensor(name) for name in ("ids", "taps", "final", "lengths", "prompts")}
+        rows = [row for row in files.read_jsonl(files.text_of(path)) if _is_kept(row)]
         lengths = data["lengths"].tolist()
         parts = zip(*(torch.split(data[name], lengths) for name in ("ids", "taps", "final")), strict=True)
-        for part, prompt, fact in zip(parts, data["prompts"].tolist(), facts, strict=True):
-            sequences.append(Sequence(part[0], part[1], part[2], prompt=prompt, **fact))
+        for (ids, taps, final), prompt, row in zip(parts, data["prompts"].tolist(), rows, strict=True):
+            sequences.append(
+                Sequence(
+                    ids=ids,
+                    taps=taps,
+                    final=final,
+                    prompt=prompt,
+                    kind=row["kind"],
+                    greedy=row["temperature"] == 0.0,
+                    constrained=row["constrained"],
+                    split=split_of(row["family"]),
+                )
+            )
     return sequences

@@ -56,6 +56,11 @@ def features_of(text: Path) -> Path:
     return text.with_name(text.name.replace("text-", "features-").replace(".jsonl", ".safetensors"))
 
 
+def text_of(features: Path) -> Path:
+    """Return the text shard that a feature shard belongs to."""
+    return features.with_name(features.name.replace("features-", "text-").replace(".safetensors", ".jsonl"))
+
+
 def shards(folder: Path, pattern: str) -> list[Path]:
     """Return the shard files of a stage in order; an empty folder means that the stage before did not run."""
     found = sorted(folder.glob(pattern))

@@ -66,11 +66,11 @@ def prompt_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
 
 
 def _jobs(options: GenerateOptions) -> list[tuple[Prompt, float]]:
-    """Prompts with a temperature per answer, shuffled. Held-out ones are greedy: replay is exact then."""
+    """Prompts with a temperature per answer, shuffled. What is replayed later is greedy: replay is exact then."""
     rng = random.Random(options.seed + 1)
     jobs: list[tuple[Prompt, float]] = []
     for prompt in all_prompts(options.seed):
-        if prompt.held_out:
+        if prompt.split != "train":
             jobs.append((prompt, 0.0))
             continue
         repeats = _REPEATS.get(prompt.kind, 1)
@@ -111,7 +111,6 @@ def _record(index: int, prompt: Prompt, temperature: float, asked: list[int], an
         "id": index,
         "kind": prompt.kind,
         "family": prompt.family,
-        "split": "held_out" if prompt.held_out else "train",
         "temperature": temperature,
         "constrained": prompt.constraint is not None,
         "prompt": asked,

@@ -1,7 +1,8 @@
 """Deterministic prompts of the five kinds of text that agents write, split by topic.
 
-A prompt's *family* is its kind and topic; families never straddle the train/held-out split, so a held-out
-figure is about topics the drafters have not seen.
+A prompt's *family* is its kind and topic; a family is on one side of the split, so a held-out figure is about
+topics that nothing has seen. Drafters learn from ``train``, routers from ``calibration``: what a drafter
+accepts on its own training text says little about what it accepts elsewhere.
 """
 
 import hashlib
@@ -11,11 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from whiflash_engine.training import tools, topics
+from whiflash_engine.training import catalogue, tools, topics
 
 Kind = Literal["reasoning", "prose", "code", "diff", "tool_json"]
 KINDS: tuple[str, ...] = get_args(Kind)
-HELD_OUT_SHARE = 0.12
+Split = Literal["train", "calibration", "held_out"]
+SHARE = 0.06
+"""Share of the families that is held out, and of those that routers are calibrated on."""
 
 _PROSE_FORMS = (
     "Write a short paragraph about {t}.", "Explain {t} to a ten-year-old child.",
@@ -73,10 +76,17 @@ class Prompt:
         return f"{self.kind}/{self.topic}"
 
     @property
-    def held_out(self) -> bool:
-        """Whether this prompt's family belongs to the held-out side."""
-        digest = hashlib.sha256(self.family.encode()).digest()
-        return int.from_bytes(digest[:4], "big") / 2**32 < HELD_OUT_SHARE
+    def split(self) -> Split:
+        """Side of the split that this prompt's family is on."""
+        return split_of(self.family)
+
+
+def split_of(family: str) -> Split:
+    """Return the side of the split that ``family`` is on: a hash of its name decides."""
+    place = int.from_bytes(hashlib.sha256(family.encode()).digest()[:4], "big") / 2**32
+    if place < SHARE:
+        return "held_out"
+    return "calibration" if place < 2 * SHARE else "train"
 
 
 def _plain(kind: str, topics_of_kind: tuple[str, ...], forms: tuple[str, ...]) -> Iterator[Prompt]:
@@ -85,34 +95,76 @@ def _plain(kind: str, topics_of_kind: tuple[str, ...], forms: tuple[str, ...]) -
             yield Prompt(kind, topic, [{"role": "user", "content": form.format(t=topic)}])
 
 
-def _diffs() -> Iterator[Prompt]:
-    for name, code, change in topics.SNIPPETS:
-        for request, start in _DIFF_FORMS:
-            text = request.format(name=name, code=code, change=change)
-            yield Prompt("diff", name, [{"role": "user", "content": text}], start.format(name=name))
+def _asked(kind: str, pairs: Iterator[tuple[str, str]]) -> Iterator[Prompt]:
+    for topic, text in pairs:
+        yield Prompt(kind, topic, [{"role": "user", "content": text}])
+
+
+def _code_requests(pairs: Iterator[tuple[str, str]], rng: random.Random) -> Iterator[tuple[str, str]]:
+    for topic, text in pairs:
+        yield topic, rng.choice(_CODE_FORMS).format(t=text)
+
+
+def _edit(name: str, code: str, change: str, form: tuple[str, str]) -> Prompt:
+    request, start = form
+    text = request.format(name=name, code=code, change=change)
+    return Prompt("diff", name, [{"role": "user", "content": text}], start.format(name=name))
+
+
+def _edits(rng: random.Random) -> Iterator[Prompt]:
+    for snippet in topics.SNIPPETS:
+        for form in _DIFF_FORMS:
+            yield _edit(*snippet, form)
+    for function in catalogue.library_edits(rng):
+        for form in rng.sample(_DIFF_FORMS, 2):
+            yield _edit(*function, form)
+
+
+def _tool_call(topic: str, request: str, fitting: str, form: str, rng: random.Random) -> Prompt:
+    offered = tools.offer(fitting, rng)
+    return Prompt(
+        "tool_json",
+        topic,
+        [{"role": "user", "content": request}],
+        tools=offered,
+        constraint=tools.constraint(form, fitting, offered),
+    )
 
 
 def _tool_calls(rng: random.Random) -> Iterator[Prompt]:
     for request, fitting in topics.TOOL_REQUESTS:
         for form in tools.FORMS:
-            offered = tools.offer(fitting, rng)
-            yield Prompt(
-                "tool_json",
-                request,
-                [{"role": "user", "content": request}],
-                tools=offered,
-                constraint=tools.constraint(form, fitting, offered),
-            )
+            yield _tool_call(request, request, fitting, form, rng)
+    for topic, request, fitting in catalogue.tool_requests(4, rng):
+        yield _tool_call(topic, request, fitting, rng.choice(tools.FORMS), rng)
+
+
+def _reasoning(rng: random.Random) -> Iterator[tuple[str, str]]:
+    for topic, case in catalogue.crossed(catalogue.COMPONENTS, catalogue.SYMPTOMS, 10, rng):
+        yield topic, rng.choice(_REASONING_FORMS).format(t=case)
+    yield from catalogue.sums(16, rng)
 
 
 def all_prompts(seed: int = 0) -> list[Prompt]:
     """Return every prompt in an order fixed by ``seed``, kinds interleaved so that any head is balanced."""
     rng = random.Random(seed)
     by_kind = {
-        "reasoning": list(_plain("reasoning", topics.REASONING, _REASONING_FORMS)),
-        "prose": list(_plain("prose", topics.PROSE, _PROSE_FORMS)),
-        "code": list(_plain("code", topics.CODE, _CODE_FORMS)),
-        "diff": list(_diffs()),
+        "reasoning": [
+            *_plain("reasoning", topics.REASONING, _REASONING_FORMS),
+            *_asked("reasoning", _reasoning(rng)),
+        ],
+        "prose": [
+            *_plain("prose", topics.PROSE, _PROSE_FORMS),
+            *_asked("prose", catalogue.crossed(catalogue.SUBJECTS, catalogue.ASPECTS, 6, rng)),
+        ],
+        "code": [
+            *_plain("code", topics.CODE, _CODE_FORMS),
+            *_asked(
+                "code", _code_requests(catalogue.crossed(catalogue.STRUCTURES, catalogue.OPERATIONS, 12, rng), rng)
+            ),
+            *_asked("code", _code_requests(catalogue.crossed(catalogue.DOMAINS, catalogue.USES, 10, rng), rng)),
+        ],
+        "diff": list(_edits(rng)),
         "tool_json": list(_tool_calls(rng)),
     }
     placed: list[tuple[float, str, Prompt]] = []

@@ -15,6 +15,7 @@ from whiflash_engine.training import dflash, eagle3
 from whiflash_engine.training.dflash import Blocks, DFlash
 from whiflash_engine.training.eagle3 import Eagle3
 from whiflash_engine.training.features import Sequence
+from whiflash_engine.training.prompts import Split
 
 
 def accepted_lengths(drafted: Tensor, sequence: Sequence) -> Tensor:
@@ -70,17 +71,12 @@ def dflash_lengths(model: DFlash, sequence: Sequence) -> Tensor:
     return accepted_lengths(torch.cat(parts), sequence)
 
 
-def held_out(sequences: list[Sequence], per_kind: int | None = None) -> list[Sequence]:
-    """Return the greedy held-out sequences, at most ``per_kind`` of each kind."""
-    return greedy([sequence for sequence in sequences if sequence.held_out], per_kind)
-
-
-def greedy(sequences: list[Sequence], per_kind: int | None = None) -> list[Sequence]:
-    """Return the greedily decoded sequences, at most ``per_kind`` of each kind: replay is exact for them."""
+def of_split(sequences: list[Sequence], split: Split, per_kind: int | None = None) -> list[Sequence]:
+    """Return greedily decoded sequences of one split, at most ``per_kind`` of each kind: their replay is exact."""
     chosen = []
     seen: dict[str, int] = defaultdict(int)
     for sequence in sequences:
-        if not sequence.greedy:
+        if not sequence.greedy or sequence.split != split:
             continue
         seen[sequence.kind] += 1
         if per_kind is None or seen[sequence.kind] <= per_kind:

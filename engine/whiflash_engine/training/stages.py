@@ -9,22 +9,24 @@ import torch
 from torch import Tensor
 
 from whiflash_engine.errors import CheckpointError
-from whiflash_engine.training import calibrate as calibrating
+from whiflash_engine.routing.labels import Labels
 from whiflash_engine.training import cards, dflash, eagle3, files, labels, loop
 from whiflash_engine.training import export as exporting
 from whiflash_engine.training import features as feature_stage
 from whiflash_engine.training import replay as replaying
 from whiflash_engine.training.features import Sequence
 from whiflash_engine.training.loop import LoopOptions
+from whiflash_engine.training.prompts import Split
 from whiflash_engine.training.replay import table
+from whiflash_engine.training.router_labels import label
 from whiflash_engine.training.target import new_dflash, new_eagle3, read_target
 
 __all__ = [
     "DRAFT_VOCABULARY",
-    "calibrate",
     "export",
     "features",
     "replay",
+    "router_labels",
     "table",
     "train_dflash",
     "train_eagle3",
@@ -47,7 +49,7 @@ features = feature_stage.extract
 
 
 def _training_set(sequences: list[Sequence]) -> list[Sequence]:
-    return [s for s in sequences if not s.held_out]
+    return [s for s in sequences if s.split == "train"]
 
 
 def _facts(sequences: list[Sequence]) -> dict[str, Any]:
@@ -111,7 +113,7 @@ def export(target_folder: Path, work: Path, out: Path) -> None:
     """Write every trained drafter of ``work`` below ``out``, replay it, write its card with the figures."""
     target = read_target(target_folder)
     sequences = feature_stage.load(work)
-    measured = replaying.held_out(sequences)
+    measured = replaying.of_split(sequences, "held_out")
     if (work / "eagle3.pt").exists():
         state = _state(work / "eagle3.pt")
         vocabulary = torch.tensor(json.loads((work / "vocabulary.json").read_text(encoding="utf-8")))
@@ -148,7 +150,7 @@ def _notes(work: Path, name: str) -> dict[str, Any]:
 def replay(target_folder: Path, work: Path, drafters: Path, per_kind: int | None) -> dict[str, dict[str, Any]]:
     """Replay held-out answers with the exported drafters below ``drafters``."""
     target = read_target(target_folder)
-    sequences = replaying.held_out(feature_stage.load(work), per_kind)
+    sequences = replaying.of_split(feature_stage.load(work), "held_out", per_kind)
     return replaying.replay(
         sequences,
         exporting.load_eagle3(drafters / "eagle3", target) if (drafters / "eagle3").exists() else None,
@@ -156,19 +158,14 @@ def replay(target_folder: Path, work: Path, drafters: Path, per_kind: int | None
     )
 
 
-def calibrate(target_folder: Path, work: Path, drafters: Path, per_kind: int) -> dict[str, Any]:
-    """Find the entropy threshold of the drafters below ``drafters``; write it to ``router.json`` there."""
+def router_labels(
+    target_folder: Path, work: Path, drafters: Path, split: Split, per_kind: int | None
+) -> list[Labels]:
+    """Replay the greedy answers of ``split`` with the drafters below ``drafters``: one :class:`Labels` each."""
     target = read_target(target_folder)
     head = exporting.load_eagle3(drafters / "eagle3", target)
     block = exporting.load_dflash(drafters / "dflash", target)
-    rounds = [
-        calibrating.Labels(
-            calibrating.entropies(sequence, target.embedding),
-            replaying.eagle3_lengths(head, sequence, UNROLLED_STEPS),
-            replaying.dflash_lengths(block, sequence),
-        )
-        for sequence in replaying.greedy(_training_set(feature_stage.load(work)), per_kind)
+    return [
+        label(sequence, target.embedding, head, block, UNROLLED_STEPS)
+        for sequence in replaying.of_split(feature_stage.load(work), split, per_kind)
     ]
-    found = calibrating.router_file(rounds)
-    files.write_text(drafters / "router.json", json.dumps(found, indent=2) + "\n")
-    return found

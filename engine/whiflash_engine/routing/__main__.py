@@ -1,0 +1,99 @@
+"""``python -m whiflash_engine.routing``: calibrate the routers of a pair of drafters by replay."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from whiflash_engine.errors import WhiFlashError
+from whiflash_engine.routing import calibrate as calibrating
+from whiflash_engine.routing.acceptance import AcceptanceModel
+from whiflash_engine.routing.fitting import FitOptions, fit_acceptance, fit_neural
+from whiflash_engine.routing.labels import Labels, decode
+from whiflash_engine.routing.mlp import load_mlp, save_mlp
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
+log = logging.getLogger(__name__)
+
+Target = Annotated[Path, typer.Option(help="Folder of the target model.", exists=True, file_okay=False)]
+Work = Annotated[Path, typer.Option(help="Folder of the recorded answers (`training generate`).")]
+Drafters = Annotated[Path, typer.Option(help="Folder with eagle3/ and dflash/; the routers' files go there.")]
+
+
+@app.callback()
+def _group() -> None:
+    """Keep the command's name: with one command typer would drop it."""
+
+
+@app.command()
+def calibrate(
+    target: Target,
+    work: Work,
+    drafters: Drafters,
+    per_kind: Annotated[int | None, typer.Option(help="Answers per segment; all by default.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the networks and their training.")] = 0,
+) -> None:
+    """Calibrate every router on the calibration split, and say what each reaches on held-out answers."""
+    from whiflash_engine.training import stages  # not at the top: the engine imports routers, not training
+
+    answers = stages.router_labels(target, work, drafters, "calibration", per_kind)
+    log.info("%d calibration answers, %d possible rounds", len(answers), sum(map(len, answers)))
+    points = calibrating.sweep(answers, calibrating.entropy_of, calibrating.ENTROPY_CANDIDATES)
+    options = FitOptions(seed=seed)
+    neural, neural_notes = fit_neural(answers, options)
+    save_mlp(neural, drafters / "neural_router.safetensors", neural_notes)
+    lengths = {name: max(int(answer.offered[name].max()) for answer in answers) for name in answers[0].offered}
+    acceptance, acceptance_notes = fit_acceptance(answers, lengths, options)
+    save_mlp(acceptance, drafters / "acceptance.safetensors", acceptance_notes)
+    found = {
+        "schema": "whiflash-router/2",
+        "entropy_threshold_nats": calibrating.best_threshold(points),
+        "neural": neural_notes,
+        "acceptance": acceptance_notes,
+        "answers": len(answers),
+        "entropy_histogram": calibrating.histogram(answers),
+        "entropy_sweep": points,
+        "held_out": evaluation(
+            stages.router_labels(target, work, drafters, "held_out", per_kind), drafters, points
+        ),
+    }
+    (drafters / "router.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    typer.echo(json.dumps(found["held_out"], indent=2))
+
+
+def evaluation(answers: list[Labels], drafters: Path, points: list[dict[str, float]]) -> dict[str, Any]:
+    """Return what every arm, router and oracle reaches on ``answers`` in replay."""
+    hidden = answers[0].hidden.shape[1]
+    names = tuple(answers[0].offered)
+    rounds, costs = calibrating.replay_cost_router(
+        answers, names, AcceptanceModel.read(drafters / "acceptance.safetensors", hidden)
+    )
+    neural, notes = load_mlp(drafters / "neural_router.safetensors", hidden)
+    by_entropy = calibrating.by_threshold(calibrating.entropy_of, calibrating.best_threshold(points))
+    by_delta = calibrating.by_threshold(calibrating.delta_of(neural), float(str(notes["threshold"])))
+    arms = {
+        **{name: decode(answers, calibrating.full(name)) for name in names},
+        "entropy": decode(answers, by_entropy),
+        "neural": decode(answers, by_delta),
+        "cost": rounds,
+        "oracle per request": calibrating.best_per_request(answers, names),
+        "oracle per round": decode(answers, calibrating.best_per_round(names)),
+        "oracle per round, EAGLE-3 or DFlash": decode(answers, calibrating.best_per_round(calibrating.PAIR)),
+    }
+    return {name: calibrating.report(made, costs) for name, made in arms.items()}
+
+
+def main() -> None:
+    """Run the command line; errors a user can mend are one line and exit code 2."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    try:
+        app()
+    except WhiFlashError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise SystemExit(2) from error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Router labels by replay: every drafter drafts at every possible round of recorded greedy answers."""
+
+import torch
+from torch import Tensor
+
+from whiflash_engine.drafters.ngram import lookup
+from whiflash_engine.routing.entropy import row_entropy
+from whiflash_engine.routing.labels import Labels
+from whiflash_engine.training import replay
+from whiflash_engine.training.dflash import BLOCK, DFlash
+from whiflash_engine.training.eagle3 import Eagle3
+from whiflash_engine.training.features import Sequence
+
+NGRAM_TOKENS = 10
+
+
+def label(sequence: Sequence, embedding: Tensor, head: Eagle3, block: DFlash, steps: int) -> Labels:
+    """Return the labels of one answer. ``embedding`` [vocab, hidden]: the target's tied output rows."""
+    rounds = sequence.length - 1 - sequence.prompt
+    states = sequence.final[sequence.prompt - 1 : sequence.length - 2]
+    entropies = [row_entropy(part.float() @ embedding.T) for part in torch.split(states, 64)]
+    looked_up, found = ngram_lengths(sequence)
+    return Labels(
+        kind=sequence.kind,
+        entropy=torch.cat(entropies),
+        hidden=states.clone(),
+        accepted={
+            "eagle3": replay.eagle3_lengths(head, sequence, steps),
+            "dflash": replay.dflash_lengths(block, sequence),
+            "ngram": looked_up,
+        },
+        offered={
+            "eagle3": torch.full((rounds,), steps),
+            "dflash": torch.full((rounds,), BLOCK - 1),
+            "ngram": found,
+        },
+    )
+
+
+def ngram_lengths(sequence: Sequence) -> tuple[Tensor, Tensor]:
+    """Return accepted and offered tokens of the lookup drafter for every possible round: each [answer - 1]."""
+    ids = sequence.ids.int().numpy()
+    accepted, offered = [], []
+    for end in range(sequence.prompt + 1, sequence.length):
+        draft = lookup(ids[:end], NGRAM_TOKENS)
+        following = ids[end : end + len(draft)].tolist()
+        right = [a == b for a, b in zip(draft, following, strict=False)] + [False]
+        accepted.append(right.index(False))
+        offered.append(len(draft))
+    return torch.tensor(accepted), torch.tensor(offered)
