@@ -7,7 +7,7 @@ import pytest
 
 pytestmark = pytest.mark.engine
 
-ROUTERS = ["eagle3", "dflash", "entropy"]
+ROUTERS = ["eagle3", "dflash", "ngram", "entropy", "cost"]
 PROMPTS = [
     "Write a Python function that returns the largest item of a list.",
     "Plan, in three steps, how to find a bug in a parser.",
@@ -46,20 +46,34 @@ def plain(engine: Any) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("router", ROUTERS)
 def test_one_request_at_a_time(engine: Any, plain: dict[str, Any], router: str) -> None:
+    drafted = 0
     for prompt in PROMPTS:
         answer = engine.chat(body(prompt, router))
         assert tokens(answer) == tokens(plain[prompt])
         assert answer["choices"][0]["message"]["content"] == plain[prompt]["choices"][0]["message"]["content"]
-        assert answer["whiflash"]["drafted"] > 0
+        drafted += answer["whiflash"]["drafted"]
+    assert drafted > 0
 
 
 def test_mixed_routers_in_one_batch(engine: Any, plain: dict[str, Any]) -> None:
-    pairs = [(prompt, router) for prompt in PROMPTS for router in [*ROUTERS, "off"]][:8]
+    pairs = list(zip(PROMPTS * 3, [*ROUTERS, "off"] * 2, strict=True))
     answers = together(engine, [body(prompt, router) for prompt, router in pairs])
     for (prompt, router), answer in zip(pairs, answers, strict=True):
         assert tokens(answer) == tokens(plain[prompt]), (prompt, router)
     drafters = {name for answer in answers for name in answer["whiflash"]["share_by_drafter"]}
-    assert drafters == {"eagle3", "dflash", "none"}
+    assert drafters >= {"eagle3", "dflash", "ngram", "none"}
+
+
+def test_lookup_copies_what_the_prompt_says(engine: Any) -> None:
+    text = "alpha = 17\nbeta = alpha + 29\ngamma = beta * alpha - 31\ndelta = gamma // beta\n"
+    fields = {"max_tokens": 40, "messages": [
+        {"role": "user", "content": f"Repeat this file.\n{text}"},
+        {"role": "assistant", "content": text},
+        {"role": "user", "content": f"Repeat it once more.\n{text}"},
+    ]}  # fmt: skip
+    plain, answer = (engine.chat(body("", router, **fields)) for router in ("off", "ngram"))
+    assert tokens(answer) == tokens(plain)
+    assert answer["whiflash"]["mean_acceptance_length"] > 1.5
 
 
 @pytest.mark.parametrize("router", ROUTERS)
