@@ -19,6 +19,7 @@ from whiflash_engine.segments import per_segment
 from whiflash_engine.trace import RoundRecord
 from whiflash_harnesses.bench import command, console, figures, runner, workloads
 from whiflash_harnesses.bench.figures import Group, Sample
+from whiflash_harnesses.bench.oracles import SURVEY, oracle_figures
 from whiflash_harnesses.bench.runner import BenchOptions
 
 ARM_KEYS = {
@@ -29,7 +30,7 @@ ARM_KEYS = {
 REPORT_KEYS = {
     "schema", "versions", "machine", "config", "settings", "workloads", "overall", "memory_mb",
 }  # fmt: skip
-WORKLOAD_KEYS = {"arms", "ratios", "oracle", "identical_to_off", "differing"}
+WORKLOAD_KEYS = {"arms", "ratios", "best_single", "oracle", "identical_to_off", "differing"}
 
 
 # ---- figures: exact values ----------------------------------------------------------------------
@@ -204,7 +205,8 @@ def test_the_warm_up_is_not_measured() -> None:
 # ---- runner: a scripted service with a clock of its own --------------------------------------------
 
 
-STEP_S = {"off": 0.25, "eagle3": 0.125, "dflash": 0.125, "entropy": 0.0625}
+FOUR = ("off", "eagle3", "dflash", "entropy")
+STEP_S = dict.fromkeys((*runner.ARMS, SURVEY), 0.25) | {"eagle3": 0.125, "dflash": 0.125, "entropy": 0.0625}
 
 
 class ScriptedService:
@@ -251,9 +253,13 @@ class ScriptedService:
         wrong = any(arm == of_arm and text.startswith(start) for of_arm, start in self.wrong)
         tokens = ["```py\n", "x", " = ", "1", "\n```"]
         rounds = [record("eagle3", 4, 1, position=at, verify_s=0.03125) for at in (1, 3)]
+        drafts = {1: {"eagle3": [2, 3], "dflash": [2, 3, 4]}, 2: {"eagle3": [3, 9], "dflash": [9]},
+                  3: {"eagle3": [9], "dflash": [4, 5]}, 4: {"eagle3": [5], "dflash": [5]}}  # fmt: skip
+        surveyed = [record("none", 0, 0, position=at, survey=drafts[at]) for at in drafts]
+        traced = surveyed if arm == SURVEY else rounds
         return {
             "token_ids": [1, 2, 3, 4, 6 if wrong else 5],
-            "trace": [{**r.to_dict(), "segment": "code", "text": "x = "} for r in rounds],
+            "trace": [{**r.to_dict(), "segment": "code", "text": "x = "} for r in traced],
             "per_segment": per_segment(rounds, tokens),
         }
 
@@ -279,24 +285,26 @@ class Recorder:
 
 
 def small(**fields: Any) -> BenchOptions:
-    return BenchOptions(**{"workloads": ("code", "tool_json"), "requests": 2, "max_tokens": 8, **fields})
+    chosen = {"workloads": ("code", "tool_json"), "arms": FOUR, "requests": 2, "max_tokens": 8, "oracle": False}
+    return BenchOptions(**{**chosen, **fields})
 
 
 async def measure(service: ScriptedService, options: BenchOptions) -> list[Group]:
-    return await runner.measure(service, options, Recorder(), clock=lambda: service.now)
+    groups, _ = await runner.measure(service, options, Recorder(), clock=lambda: service.now)
+    return groups
 
 
 async def test_times_of_a_request() -> None:
     groups = await measure(ScriptedService(), small(requests=1, workloads=("code",)))
     by_arm = {group.arm: group.samples[0] for group in groups}
-    assert {arm: s.ttft_s for arm, s in by_arm.items()} == dict.fromkeys(runner.ARMS, 0.5)
+    assert {arm: s.ttft_s for arm, s in by_arm.items()} == dict.fromkeys(FOUR, 0.5)
     assert {arm: s.decode_s for arm, s in by_arm.items()} == {
         "off": 0.5,
         "eagle3": 0.25,
         "dflash": 0.25,
         "entropy": 0.125,
     }
-    result = figures.workload_figures(groups, runner.ARMS)
+    result = figures.workload_figures(groups, FOUR)
     assert result["ratios"]["entropy"]["vs_off"]["median"] == 4.0
     assert result["arms"]["off"]["round_profile"]["overhead_s"] == 0.25 - 0.03125
 
@@ -306,10 +314,33 @@ async def test_warm_up_comes_first_for_every_arm_and_is_not_measured() -> None:
     groups = await measure(service, small())
     warm_ups = workloads.load_prompts(workloads.WARM_UP)
     head = service.bodies[: 4 * len(warm_ups)]
-    assert Counter(body["vllm_xargs"][ROUTER_KEY] for body in head) == dict.fromkeys(runner.ARMS, len(warm_ups))
+    assert Counter(body["vllm_xargs"][ROUTER_KEY] for body in head) == dict.fromkeys(FOUR, len(warm_ups))
     assert {body["max_tokens"] for body in head} == {runner.WARM_UP_TOKENS}
     assert {s.workload for g in groups for s in g.samples} == {"code", "tool_json"}
     assert len(groups) == 2 * 2 * 4
+
+
+async def test_surveys_are_not_timed_and_tell_what_perfect_routing_would_reach() -> None:
+    service = ScriptedService()
+    groups, surveys = await runner.measure(service, small(oracle=True), Recorder(), clock=lambda: service.now)
+    assert SURVEY not in {group.arm for group in groups}
+    assert len(surveys) == 2 * 2
+    found = oracle_figures(surveys)
+    # After token 1 DFlash has [2, 3, 4] right of [2, 3, 4, 5]: the next round starts after token 4.
+    assert found == {
+        "drafters": ["dflash", "eagle3"],
+        "per_request": {"rounds": 4, "mean_acceptance_length": 4.0, "share_by_drafter": {"dflash": 1.0}},
+        "per_round": {"rounds": 4, "mean_acceptance_length": 4.0, "share_by_drafter": {"dflash": 1.0}},
+    }
+    assert oracle_figures([]) is None
+
+
+def test_the_best_single_drafter_is_what_routers_are_measured_against() -> None:
+    speeds = {"off": 10, "eagle3": 15, "dflash": 20, "entropy": 24, "cost": 18}
+    groups = [group(sample(arm, tokens, 0.9), seconds=1.0) for arm, tokens in speeds.items()]
+    found = figures.best_single(groups, tuple(speeds))
+    assert found == {"arm": "dflash", "over_it": {"entropy": 1.2, "cost": 0.9}}
+    assert figures.best_single(groups[:1], ("off",)) is None
 
 
 async def test_every_request_body_is_greedy_traced_and_cold() -> None:
@@ -327,7 +358,7 @@ def test_arms_are_interleaved_and_their_order_is_seeded() -> None:
     assert turns == runner.plan_turns(small(requests=8))
     assert turns != runner.plan_turns(small(requests=8, seed=1))
     orders = [tuple(turn.arm for turn in turns[at : at + 4]) for at in range(0, len(turns), 4)]
-    assert all(sorted(order) == sorted(runner.ARMS) for order in orders)
+    assert all(sorted(order) == sorted(FOUR) for order in orders)
     assert len(set(orders)) > 1
     assert all(turns[at].prompts == turns[at - at % 4].prompts for at in range(len(turns)))
 
@@ -338,7 +369,7 @@ async def test_concurrent_requests_run_together_under_one_arm() -> None:
     assert service.most_running == 3
     assert sorted(len(group.samples) for group in groups) == [2] * 4 + [3] * 4
     assert all({s.arm for s in group.samples} == {group.arm} for group in groups)
-    assert figures.workload_figures(groups, runner.ARMS)["arms"]["dflash"]["requests"] == 5
+    assert figures.workload_figures(groups, FOUR)["arms"]["dflash"]["requests"] == 5
 
 
 def test_report_has_the_whole_schema_and_is_json() -> None:
@@ -354,7 +385,7 @@ def test_report_has_the_whole_schema_and_is_json() -> None:
     for part in (*report["workloads"].values(), report["overall"]):
         assert set(part) == WORKLOAD_KEYS
         assert part["identical_to_off"] is True
-        assert list(part["arms"]) == list(runner.ARMS)
+        assert list(part["arms"]) == list(FOUR)
         assert all(set(arm) == ARM_KEYS for arm in part["arms"].values())
     assert report["overall"]["arms"]["off"]["requests"] == 4
     assert report["overall"]["arms"]["off"]["per_segment"]["code"]["rounds"] == 8
@@ -417,13 +448,15 @@ def test_quick_run_writes_the_report_and_shows_it(service: ScriptedService, tmp_
     assert list(tmp_path.iterdir()) == [path]
     for title in ("Speed", "Drafting", "One round, ms", "Acceptance length (rounds) by segment"):
         assert title in result.stdout
-    assert "[60/60] chat/mail-to-team" in result.stderr
+    assert "[105/105] chat/mail-to-team" in result.stderr
 
 
 def test_options_reach_the_plan(service: ScriptedService) -> None:
     result = run_cli("--workload", "code,chat", "--workload", "diff", "--arms", "off,dflash", "--requests", "1")
     assert result.exit_code == 0, result.output
     measured = [body for body in service.bodies if body["max_tokens"] == 256]
+    assert sum(body["vllm_xargs"][ROUTER_KEY] == SURVEY for body in measured) == 3
+    measured = [body for body in measured if body["vllm_xargs"][ROUTER_KEY] != SURVEY]
     assert len(measured) == 3 * 2
     assert {body["vllm_xargs"][ROUTER_KEY] for body in measured} == {"off", "dflash"}
 

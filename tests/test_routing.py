@@ -66,15 +66,15 @@ def test_static_router_names_one_or_none() -> None:
 
 def test_routers_follow_from_the_drafters() -> None:
     both = build_routers(["eagle3", "dflash"], SETTINGS, RoundCosts())
-    assert set(both) == {"off", "eagle3", "dflash", "entropy", "cost"}
-    assert set(build_routers(["eagle3"], SETTINGS, RoundCosts())) == {"off", "eagle3", "cost"}
+    assert set(both) == {"off", "eagle3", "dflash", "entropy", "cost", "survey"}
+    assert set(build_routers(["eagle3"], SETTINGS, RoundCosts())) == {"off", "eagle3", "cost", "survey"}
     assert "ngram" in build_routers(["eagle3", "ngram"], SETTINGS, RoundCosts())
 
 
 def test_unknown_router_is_named_with_the_known_ones() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"unknown router 'fastest': choose one of eagle3, dflash, ngram, entropy, neural, cost, off",
+        match=r"unknown router 'fastest': choose one of eagle3, dflash, ngram, entropy, neural, cost, off, survey",
     ):
         check_router("fastest")
     with pytest.raises(ConfigError, match="fastest"):

@@ -40,6 +40,10 @@ def bench(
     seed: Annotated[int, typer.Option(help="Shuffles the order of the arms.")] = 0,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the report to this file.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A small run of a few minutes.")] = False,
+    oracle: Annotated[
+        bool | None,
+        typer.Option("--oracle/--no-oracle", help="Also say what perfect routing would reach (not if --quick)."),
+    ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests that run at a time, of one arm.")] = 1,
     enforce_eager: Annotated[
         bool, typer.Option("--enforce-eager", help="Do not compile: starts in seconds, runs slower.")
@@ -50,7 +54,7 @@ def bench(
 ) -> None:
     """Measure speed and acceptance of every arm; exit 1 if any arm's greedy output is not that of `off`."""
     sizes = QUICK if quick else {}
-    given = {"requests": requests, "max_tokens": max_tokens}
+    given = {"requests": requests, "max_tokens": max_tokens, "oracle": oracle}
     options = BenchOptions(
         workloads=_names(workload, WORKLOADS),
         arms=_names(arms, ARMS),

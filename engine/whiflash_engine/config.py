@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from whiflash_engine.errors import ConfigError
 
-RouterName = Literal["eagle3", "dflash", "ngram", "entropy", "neural", "cost", "off"]
+RouterName = Literal["eagle3", "dflash", "ngram", "entropy", "neural", "cost", "off", "survey"]
 ROUTERS: tuple[str, ...] = get_args(RouterName)
 ROUTER_KEY = "whiflash_router"
 """Key of the per-request router override in ``SamplingParams.extra_args`` / ``vllm_xargs``."""

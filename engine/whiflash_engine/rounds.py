@@ -50,6 +50,20 @@ class _Ongoing:
     record: RoundRecord | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Whom to ask for a draft for one request. ``choice``: whose draft the target is to verify, if any."""
+
+    asked: tuple[Choice, ...] = ()
+    choice: Choice | None = None
+
+    def asks(self, drafter: str) -> Choice | None:
+        return next((choice for choice in self.asked if choice.drafter == drafter), None)
+
+
+_NOTHING = _Plan()
+
+
 @dataclass
 class RoundRunner:
     """Runs rounds over ``drafters`` with ``routers``; keeps one record per request and round in ``traces``."""
@@ -80,21 +94,24 @@ class RoundRunner:
         self._note_verify(requests, verify_s, started)
         self._close_records(requests, verify_s)
         drafting = sum(request.sampled > 0 for request in requests)
-        choices = [self._route(request, index, batch, drafting) for index, request in enumerate(requests)]
+        plans = [self._route(request, index, batch, drafting) for index, request in enumerate(requests)]
         routed = perf_counter()
-        caught_up = self._catch_up(requests, batch, choices)
+        caught_up = self._catch_up(requests, batch, plans)
         written = perf_counter()
         if sum(caught_up):
             self.costs.add_catch_up(sum(caught_up), written - routed)
-        drafts = self._propose(batch, choices)
+        proposed = self._propose(batch, plans)
         self._last_end = perf_counter()
         seconds = {
             "router": routed - started + signal_s,
             "catch_up": written - routed,
             "draft": self._last_end - written,
         }
-        self._open_records(requests, choices, drafts, caught_up, seconds)
-        return drafts
+        self._open_records(requests, plans, proposed, caught_up, seconds)
+        return [
+            drafts[plan.choice.drafter] if plan.choice else []
+            for plan, drafts in zip(plans, proposed, strict=True)
+        ]
 
     def needs(self, req_id: str, extra_args: Mapping[str, object]) -> frozenset[str]:
         """Return the signals that the request's router looks at."""
@@ -126,11 +143,11 @@ class RoundRunner:
             self.ongoing[req_id] = state
         return state
 
-    def _route(self, request: StepRequest, index: int, batch: RoundBatch, drafting: int) -> Choice | None:
-        """Return the choice for this request's next round, or ``None`` for no draft."""
+    def _route(self, request: StepRequest, index: int, batch: RoundBatch, drafting: int) -> _Plan:
+        """Return whom to ask for this request's next round."""
         state = self._opened(request.req_id, request.extra_args)
         if request.sampled == 0:
-            return None
+            return _NOTHING
         offers: dict[str, int] = {}
         for name in state.router.drafters:
             drafter = self.drafters[name]
@@ -141,13 +158,13 @@ class RoundRunner:
             if fits and (tokens := drafter.offers(batch, index)):
                 offers[name] = tokens
         deferred = {name: rows.count(request.req_id) for name, rows in self.deferred.items()}
-        return state.router.choose(
-            Signals(request.entropy, request.hidden, deferred, drafting, state.trace_id), offers
-        )
+        if state.router.surveys:
+            return _Plan(tuple(Choice(name, tokens) for name, tokens in offers.items()))
+        signals = Signals(request.entropy, request.hidden, deferred, drafting, state.trace_id)
+        choice = state.router.choose(signals, offers)
+        return _Plan((choice,), choice) if choice else _NOTHING
 
-    def _catch_up(
-        self, requests: Sequence[StepRequest], batch: RoundBatch, choices: Sequence[Choice | None]
-    ) -> list[int]:
+    def _catch_up(self, requests: Sequence[StepRequest], batch: RoundBatch, plans: Sequence[_Plan]) -> list[int]:
         """Write what is due to each drafter, defer the rest; return how many deferred rows each request caught up.
 
         The last row of a request that is about to draft is left to its drafter, which runs its layers on it.
@@ -159,7 +176,7 @@ class RoundRunner:
             due: list[ContextRows] = []
             for index, request in enumerate(requests):
                 start, end = (ends[index - 1] if index else 0), ends[index]
-                drafting = _drafter_of(choices[index]) == name
+                drafting = plans[index].asks(name) is not None
                 # Past its positions a drafter never drafts again, and its RoPE table ends.
                 reach = start + max(0, drafter.max_positions - (request.context_tokens - (end - start)))
                 rows = batch.rows.between(start, min(end - drafting, reach))
@@ -179,17 +196,18 @@ class RoundRunner:
         before = request.context_tokens - rows
         return prompt_step or request.context_tokens // self.block_size > before // self.block_size
 
-    def _propose(self, batch: RoundBatch, choices: Sequence[Choice | None]) -> list[list[int]]:
-        drafts: list[list[int]] = [[] for _ in choices]
+    def _propose(self, batch: RoundBatch, plans: Sequence[_Plan]) -> list[dict[str, list[int]]]:
+        """Return each request's drafts by drafter."""
+        drafts: list[dict[str, list[int]]] = [{} for _ in plans]
         for name, drafter in self.drafters.items():
-            chosen = {i: choice.tokens for i, choice in enumerate(choices) if choice and choice.drafter == name}
+            chosen = {i: asked.tokens for i, plan in enumerate(plans) if (asked := plan.asks(name))}
             if not chosen:
                 continue
             started = perf_counter()
             proposed = drafter.propose(batch, list(chosen), list(chosen.values()))
             self.costs.add_draft(name, len(chosen), max(chosen.values()), perf_counter() - started)
             for index, tokens in zip(chosen, proposed, strict=True):
-                drafts[index] = tokens
+                drafts[index][name] = tokens
         return drafts
 
     def _note_verify(self, requests: Sequence[StepRequest], verify_s: float, started: float) -> None:
@@ -213,36 +231,33 @@ class RoundRunner:
     def _open_records(
         self,
         requests: Sequence[StepRequest],
-        choices: Sequence[Choice | None],
-        drafts: Sequence[list[int]],
+        plans: Sequence[_Plan],
+        proposed: Sequence[dict[str, list[int]]],
         caught_up: Sequence[int],
         seconds: dict[str, float],
     ) -> None:
-        for request, choice, tokens, rows in zip(requests, choices, drafts, caught_up, strict=True):
+        for request, plan, drafts, rows in zip(requests, plans, proposed, caught_up, strict=True):
             if request.sampled == 0:
                 continue
             state = self._opened(request.req_id, request.extra_args)
-            drafter = _drafter_of(choice) or NO_DRAFTER
+            drafter = plan.choice.drafter if plan.choice else NO_DRAFTER
             state.record = RoundRecord(
                 request_id=state.trace_id,
                 round=state.rounds,
                 position=request.output_tokens,
                 drafter=drafter,
                 router=state.router.name,
-                signal=_signal(request, choice),
-                drafted=len(tokens),
+                signal=_signal(request, plan.choice),
+                drafted=len(drafts.get(drafter, ())),
                 switched=state.drafter is not None and state.drafter != drafter,
                 catch_up_rows=rows,
                 router_s=seconds["router"],
                 catch_up_s=seconds["catch_up"],
                 draft_s=seconds["draft"],
+                survey={} if plan.choice else drafts,
             )
             state.rounds += 1
             state.drafter = drafter
-
-
-def _drafter_of(choice: Choice | None) -> str | None:
-    return choice.drafter if choice else None
 
 
 def _signal(request: StepRequest, choice: Choice | None) -> dict[str, float]:

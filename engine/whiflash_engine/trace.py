@@ -22,7 +22,7 @@ class RoundRecord:
     position: int
     """Output tokens the request had before this round."""
     drafter: str
-    """``eagle3``, ``dflash`` or ``none`` (nothing was drafted: a plain decoding step)."""
+    """Who drafted; ``none``: nothing was drafted, a plain decoding step."""
     router: str
     drafted: int = 0
     accepted: int = 0
@@ -36,6 +36,8 @@ class RoundRecord:
     catch_up_s: float = 0.0
     verify_s: float = 0.0
     router_s: float = 0.0
+    survey: dict[str, list[int]] = field(default_factory=dict)
+    """Under the router ``survey``: what every drafter would have drafted here. Nothing of it was verified."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as plain JSON data."""

@@ -23,6 +23,7 @@ _NEEDED: dict[RouterName, tuple[str, ...]] = {
     "neural": ("eagle3", "dflash", "neural_router"),
     "cost": (),
     "off": (),
+    "survey": (),
 }
 
 _DATA = Path(__file__).with_name("data")

@@ -44,6 +44,8 @@ class Router(ABC):
     """Drafters it may choose; others are not asked what they could draft."""
     needs: ClassVar[frozenset[str]] = frozenset()
     """The signals it looks at: ``entropy``, ``hidden``."""
+    surveys: ClassVar[bool] = False
+    """True: all of ``drafters`` are asked, their drafts are recorded, and the target verifies none."""
 
     @abstractmethod
     def choose(self, signals: Signals, offers: Mapping[str, int]) -> Choice | None:

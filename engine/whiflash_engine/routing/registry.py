@@ -11,7 +11,7 @@ from whiflash_engine.routing.costs import RoundCosts
 from whiflash_engine.routing.entropy import EntropyRouter
 from whiflash_engine.routing.mlp import load_mlp
 from whiflash_engine.routing.neural import NeuralRouter
-from whiflash_engine.routing.static import StaticRouter
+from whiflash_engine.routing.static import StaticRouter, SurveyRouter
 
 NEURAL_THRESHOLD = 1.0
 """Tokens of ΔAL for a file that names no threshold: the paper's for its Qwen3-4B pair."""
@@ -36,6 +36,7 @@ def build_routers(drafters: Sequence[str], settings: RouterSettings, costs: Roun
     """Return every router that works with these drafters, by name."""
     routers: dict[str, Router] = {"off": StaticRouter("off", None)}
     routers.update({name: StaticRouter(name, name) for name in drafters})
+    routers["survey"] = SurveyRouter(tuple(drafters))
     acceptance = AcceptanceModel.read(settings.acceptance, settings.hidden)
     routers["cost"] = CostRouter(tuple(drafters), acceptance, costs)
     if {"eagle3", "dflash"} <= set(drafters):

@@ -1,4 +1,4 @@
-"""Always the same drafter, or none: the arms a router is measured against."""
+"""Always the same drafter, or none: the arms a router is measured against. And the survey of them all."""
 
 from collections.abc import Mapping
 
@@ -15,3 +15,18 @@ class StaticRouter(Router):
     def choose(self, signals: Signals, offers: Mapping[str, int]) -> Choice | None:
         """Return the one drafter at full length, or ``None`` where it cannot draft."""
         return next((Choice(name, offers[name]) for name in self.drafters if name in offers), None)
+
+
+class SurveyRouter(Router):
+    """Decodes plainly, and has every drafter draft in every round: the labels of oracles and calibration."""
+
+    name = "survey"
+    needs = frozenset({"entropy"})
+    surveys = True
+
+    def __init__(self, drafters: tuple[str, ...]) -> None:
+        self.drafters = drafters
+
+    def choose(self, signals: Signals, offers: Mapping[str, int]) -> Choice | None:
+        """Return ``None``: nothing is verified."""
+        return None

@@ -8,5 +8,7 @@ requests if several run at once), from the seed; every request has a cache salt 
 cache is cold for all arms alike; before that, every arm runs once on prompts that are not measured. A tool
 schema's grammar is compiled by whichever arm meets it first, and that arm's time to the first token has it.
 
-Not there yet: ``oracle`` is ``null`` (it needs labels from replay), sampled settings, lookup drafters.
+Oracles come from a survey of every request that is run after the timed ones.
+
+Not there yet: sampled settings.
 """

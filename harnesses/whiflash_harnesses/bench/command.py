@@ -10,7 +10,7 @@ from whiflash_engine.errors import ConfigError
 from whiflash_harnesses.bench.console import open_progress, print_report, results_console
 from whiflash_harnesses.bench.runner import BenchOptions, Service, run_bench
 
-QUICK = {"requests": 3, "max_tokens": 96}
+QUICK: dict[str, Any] = {"requests": 3, "max_tokens": 96, "oracle": False}
 """``--quick``: about five minutes on two cores, the start of the engine included."""
 
 

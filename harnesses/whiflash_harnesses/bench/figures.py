@@ -13,6 +13,8 @@ from whiflash_engine.trace import RoundRecord, summarize
 
 OFF = "off"
 REFERENCES = (OFF, "eagle3", "dflash")
+SINGLES = ("eagle3", "dflash", "ngram")
+"""Arms of one drafter alone."""
 PHASES = ("draft", "catch_up", "verify", "router")
 
 
@@ -45,14 +47,17 @@ class Group:
     samples: tuple[Sample, ...]
 
 
-def workload_figures(groups: Sequence[Group], arms: Sequence[str]) -> dict[str, Any]:
+def workload_figures(
+    groups: Sequence[Group], arms: Sequence[str], oracle: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Return what the report says of one workload (or of several put together)."""
     samples = [sample for group in groups for sample in group.samples]
     differing = differing_from_off(samples)
     return {
         "arms": {arm: arm_figures([group for group in groups if group.arm == arm]) for arm in arms},
         "ratios": {arm: _ratios_of(arm, arms, samples) for arm in arms},
-        "oracle": None,
+        "best_single": best_single(groups, arms),
+        "oracle": oracle,
         "identical_to_off": not differing if OFF in arms else None,
         "differing": differing,
     }
@@ -134,6 +139,17 @@ def _add_rounds(into: dict[str, Any], figures: dict[str, Any]) -> None:
 def _ratios_of(arm: str, arms: Sequence[str], samples: Sequence[Sample]) -> dict[str, Any]:
     references = (name for name in REFERENCES if name in arms and name != arm)
     return {f"vs_{name}": speed_ratio(samples, arm, name) for name in references}
+
+
+def best_single(groups: Sequence[Group], arms: Sequence[str]) -> dict[str, Any] | None:
+    """Return the fastest arm of one drafter alone (by ``tok_s``), and every router's ``tok_s`` over its own."""
+    speeds = {arm: arm_figures([group for group in groups if group.arm == arm])["tok_s"] for arm in arms}
+    singles = {arm: speed for arm, speed in speeds.items() if arm in SINGLES and speed}
+    if not singles:
+        return None
+    best = max(singles, key=lambda arm: singles[arm])
+    routers = (arm for arm in arms if arm not in (*SINGLES, OFF))
+    return {"arm": best, "over_it": {arm: _divide(speeds[arm] or 0.0, singles[best]) for arm in routers}}
 
 
 def speed_ratio(samples: Sequence[Sample], arm: str, reference: str) -> dict[str, float] | None:

@@ -15,6 +15,7 @@ from whiflash_engine.config import ROUTER_KEY, check_router
 from whiflash_engine.errors import ConfigError, EngineError
 from whiflash_engine.trace import RoundRecord
 from whiflash_harnesses.bench.figures import Group, Sample, workload_figures
+from whiflash_harnesses.bench.oracles import SURVEY, oracle_figures
 from whiflash_harnesses.bench.workloads import (
     WARM_UP,
     WORKLOADS,
@@ -25,7 +26,7 @@ from whiflash_harnesses.bench.workloads import (
 )
 
 SCHEMA = "whiflash-bench/1"
-ARMS = ("off", "eagle3", "dflash", "entropy")
+ARMS = ("off", "eagle3", "dflash", "ngram", "entropy", "neural", "cost")
 WARM_UP_TOKENS = 24
 
 Clock = Callable[[], float]
@@ -41,6 +42,8 @@ class BenchOptions:
     max_tokens: int = 256
     seed: int = 0
     concurrency: int = 1
+    oracle: bool = True
+    """Also survey every request (untimed): what would perfect routing have reached?"""
 
     def __post_init__(self) -> None:
         _check_names("arm", self.arms, check_router)
@@ -101,8 +104,8 @@ def run_bench(service: Service, options: BenchOptions, progress: Progress) -> di
     try:
         progress.note("starting the engine (the first start compiles and can take minutes)")
         service.start()
-        groups = asyncio.run(measure(service, options, progress))
-        return build_report(groups, options, service.describe())
+        groups, surveys = asyncio.run(measure(service, options, progress))
+        return build_report(groups, options, service.describe(), surveys)
     finally:
         service.close()
 
@@ -122,8 +125,8 @@ def plan_turns(options: BenchOptions) -> list[Turn]:
 
 async def measure(
     service: Service, options: BenchOptions, progress: Progress, clock: Clock = time.perf_counter
-) -> list[Group]:
-    """Warm up, then run every turn of the plan."""
+) -> tuple[list[Group], list[Sample]]:
+    """Warm up, run every turn of the plan, then survey every prompt if that is asked for."""
     salt = uuid.uuid4().hex  # a second bench in the same engine must find the prefix cache cold, too
     await _warm_up(service, options, progress, salt)
     turns = plan_turns(options)
@@ -132,7 +135,13 @@ async def measure(
     for turn in turns:
         groups.append(await _run_turn(service, turn, options.max_tokens, salt, clock))
         progress.advance(groups[-1])
-    return groups
+    prompts = {(prompt.workload, prompt.name): prompt for turn in turns for prompt in turn.prompts}
+    surveyed = list(prompts.values()) if options.oracle else []
+    surveys = []
+    for number, prompt in enumerate(surveyed, start=1):
+        progress.note(f"survey {number} of {len(surveyed)}: {prompt.workload}/{prompt.name}")
+        surveys.append(await _run_request(service, prompt, SURVEY, options.max_tokens, salt, clock))
+    return groups, surveys
 
 
 async def _warm_up(service: Service, options: BenchOptions, progress: Progress, salt: str) -> None:
@@ -201,16 +210,25 @@ def _record(entry: dict[str, Any]) -> RoundRecord:
     return RoundRecord.from_dict({key: entry[key] for key in entry if key not in ("segment", "text")})
 
 
-def build_report(groups: Sequence[Group], options: BenchOptions, description: dict[str, Any]) -> dict[str, Any]:
+def build_report(
+    groups: Sequence[Group],
+    options: BenchOptions,
+    description: dict[str, Any],
+    surveys: Sequence[Sample] = (),
+) -> dict[str, Any]:
     """Return the report; ``overall`` puts all workloads together."""
     return {
         "schema": SCHEMA,
         **{key: description.get(key) for key in ("versions", "machine", "config")},
         "settings": {**asdict(options), "temperature": 0, "prefix_cache": "cold", "warm_up": "each arm once"},
         "workloads": {
-            name: workload_figures([g for g in groups if g.samples[0].workload == name], options.arms)
+            name: workload_figures(
+                [g for g in groups if g.samples[0].workload == name],
+                options.arms,
+                oracle_figures([survey for survey in surveys if survey.workload == name]),
+            )
             for name in options.workloads
         },
-        "overall": workload_figures(groups, options.arms),
+        "overall": workload_figures(groups, options.arms, oracle_figures(surveys)),
         "memory_mb": description.get("memory_mb", description.get("memory")),
     }
