@@ -28,7 +28,7 @@ ARM_KEYS = {
     "switches", "catch_up_rows", "router_fraction", "switch_fraction", "per_segment", "round_profile",
 }  # fmt: skip
 REPORT_KEYS = {
-    "schema", "versions", "machine", "config", "settings", "workloads", "overall", "memory_mb",
+    "schema", "versions", "machine", "config", "settings", "workloads", "overall", "examples", "memory_mb",
 }  # fmt: skip
 WORKLOAD_KEYS = {"arms", "ratios", "best_single", "oracle", "identical_to_off", "differing"}
 
@@ -259,6 +259,7 @@ class ScriptedService:
         traced = surveyed if arm == SURVEY else rounds
         return {
             "token_ids": [1, 2, 3, 4, 6 if wrong else 5],
+            "token_texts": tokens,
             "trace": [{**r.to_dict(), "segment": "code", "text": "x = "} for r in traced],
             "per_segment": per_segment(rounds, tokens),
         }
@@ -489,6 +490,9 @@ def test_without_off_nothing_is_compared_and_the_report_says_so(service: Scripte
         (["--workload", "poems"], "unknown workload 'poems'"),
         (["--json", "."], "is a folder"),
         (["--json", "no/such/folder/out.json"], "does not exist"),
+        (["--html", "."], "is a folder"),
+        (["--html", "no/such/folder/out.html"], "does not exist"),
+        (["--json", "out", "--html", "out"], "name the same file"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

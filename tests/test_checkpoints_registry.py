@@ -65,7 +65,24 @@ def test_a_router_needs_its_drafters(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"router 'entropy' .* pass eagle3=FOLDER and dflash=FOLDER"):
         resolve(WhiFlashConfig(target=str(tmp_path)))
     with pytest.raises(CheckpointError, match=r"'dflash' needs .* dflash=FOLDER .*whiflash_engine.training"):
-        check_router_fits("dflash", alone)
+        check_router_fits("dflash", alone, WhiFlashConfig())
+
+
+def test_a_router_needs_its_files(tmp_path: Path) -> None:
+    folders = {"target": str(tmp_path), "eagle3": str(tmp_path), "dflash": str(tmp_path)}
+    with pytest.raises(CheckpointError, match=r"router 'neural' needs a network .* pass neural_router=FILE"):
+        resolve(WhiFlashConfig(**folders, router="neural"))  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match=r"neural_router='nope' is not a file"):
+        resolve(WhiFlashConfig(**folders, neural_router="nope"))  # type: ignore[arg-type]
+    network = tmp_path / "network.safetensors"
+    network.touch()
+    found = resolve(WhiFlashConfig(**folders, router="neural", neural_router=str(network)))  # type: ignore[arg-type]
+    assert (found.neural_router, found.acceptance) == (str(network), None)
+
+
+def test_no_lookup_drafter_no_lookup_router(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="router 'ngram' with ngram_tokens=0"):
+        resolve(WhiFlashConfig(target=str(tmp_path), router="ngram", ngram_tokens=0))
 
 
 @pytest.fixture

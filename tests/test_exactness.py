@@ -169,3 +169,13 @@ def test_forced_tool_call_is_the_same_and_follows_the_schema(engine: Any, router
     assert calls[0]["function"]["name"] == "view"
     assert isinstance(arguments["path"], str)
     assert isinstance(arguments["line"], int)
+
+
+def test_the_cost_router_is_refused_where_workers_must_agree() -> None:
+    from whiflash_engine.config import EngineConfig, build_config
+    from whiflash_engine.errors import ConfigError
+    from whiflash_engine.service.engine import EngineService
+
+    config = EngineConfig(whiflash=build_config(router="cost"), vllm_args={"tensor_parallel_size": 2})
+    with pytest.raises(ConfigError, match="router 'cost' with tensor_parallel_size=2"):
+        EngineService(config).start()

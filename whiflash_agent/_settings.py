@@ -22,7 +22,17 @@ SAMPLING = (
     "top_logprobs",
 )
 """Fields that go into a request under their own names, if set."""
-_DRAFTING = ("eagle3", "dflash", "router_threshold", "eagle3_tokens", "dflash_tokens")
+_DRAFTING = (
+    "eagle3",
+    "dflash",
+    "router_threshold",
+    "neural_router",
+    "neural_threshold",
+    "acceptance",
+    "eagle3_tokens",
+    "dflash_tokens",
+    "ngram_tokens",
+)
 _ENGINE_ONLY = (*_DRAFTING, "enforce_eager", "engine_args")
 
 
@@ -39,10 +49,15 @@ class Settings(BaseChatModel):
     dflash: str | None = None
     """DFlash drafter: name or folder; ``None`` takes the target's own from the registry."""
     router: str | None = None
-    """Who drafts: ``eagle3``, ``dflash``, ``entropy`` or ``off``; ``None`` leaves it to the engine."""
+    """Who drafts: one drafter (``eagle3``, ``dflash``, ``ngram``), a router that picks anew in every round
+    (``entropy``, ``neural``, ``cost``), or ``off``; ``None`` leaves it to the engine."""
     router_threshold: float | None = None
+    neural_router: str | None = None
+    neural_threshold: float | None = None
+    acceptance: str | None = None
     eagle3_tokens: int | None = None
     dflash_tokens: int | None = None
+    ngram_tokens: int | None = None
     max_model_len: int | None = None
     enforce_eager: bool = False
     engine_args: dict[str, Any] = Field(default_factory=dict)

@@ -39,6 +39,9 @@ def bench(
     ] = None,
     seed: Annotated[int, typer.Option(help="Shuffles the order of the arms.")] = 0,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the report to this file.")] = None,
+    html_path: Annotated[
+        Path | None, typer.Option("--html", help="Write the report as one page: tables, charts, every token.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A small run of a few minutes.")] = False,
     oracle: Annotated[
         bool | None,
@@ -63,7 +66,8 @@ def bench(
         **{**sizes, **{name: value for name, value in given.items() if value is not None}},
     )
     models = {"target": model, "eagle3": eagle3, "dflash": dflash}
-    raise typer.Exit(execute(options, engine_config(options, models, enforce_eager), json_path, open_service))
+    config = engine_config(options, models, enforce_eager)
+    raise typer.Exit(execute(options, config, json_path, open_service, html_path))
 
 
 if __name__ == "__main__":

@@ -116,9 +116,7 @@ def resolve(
         acceptance=_router_file("acceptance", config),
         licences=tuple(LICENCES[name] for name in (config.target, eagle3, dflash) if name in LICENCES),
     )
-    check_router_fits(config.router, models)
-    if config.router == "ngram" and not config.ngram_tokens:
-        raise ConfigError("router 'ngram' with ngram_tokens=0: there is no lookup drafter, pass ngram_tokens=10")
+    check_router_fits(config.router, models, config)
     if entry is None or not entry.embedded:
         return models
     # Last, because it may take half a minute: what is wrong with the configuration is said first.
@@ -126,11 +124,13 @@ def resolve(
     return replace(models, target=str(prepared))
 
 
-def check_router_fits(router: RouterName, models: ResolvedModels) -> None:
-    """Raise :class:`CheckpointError` if ``router`` picks a drafter that ``models`` does not have.
+def check_router_fits(router: RouterName, models: ResolvedModels, config: WhiFlashConfig) -> None:
+    """Raise a one-line error if ``router`` needs what ``models`` or ``config`` does not have.
 
     The engine asks again for a request that names a router of its own.
     """
+    if router == "ngram" and not config.ngram_tokens:
+        raise ConfigError("router 'ngram' with ngram_tokens=0: there is no lookup drafter, pass ngram_tokens=10")
     missing = [name for name in _NEEDED[router] if getattr(models, name) is None]
     if "neural_router" in missing:
         raise CheckpointError(

@@ -15,7 +15,7 @@ from typing import Any
 from whiflash_engine.checkpoints.registry import ResolvedModels, check_router_fits, resolve
 from whiflash_engine.checkpoints.validate import check_models
 from whiflash_engine.config import ROUTER_KEY, EngineConfig, check_router
-from whiflash_engine.errors import EngineError, RequestError, WhiFlashError
+from whiflash_engine.errors import ConfigError, EngineError, RequestError, WhiFlashError
 from whiflash_engine.service.arguments import set_environment
 from whiflash_engine.service.figures import answer_figures
 from whiflash_engine.service.loop import LoopThread
@@ -64,6 +64,7 @@ class EngineService:
         self._lock = threading.Lock()
         self._thread: LoopThread | None = None
         self._serving: ChatServing | None = None
+        self._models: ResolvedModels | None = None
 
     # Life
 
@@ -76,7 +77,7 @@ class EngineService:
             with _starting:
                 _refuse_second_engine(self)
                 began = time.monotonic()
-                models = self._resolve()
+                models = self._models = self._resolve()
                 set_environment()
                 self._thread = LoopThread("whiflash-engine")
                 try:
@@ -113,11 +114,21 @@ class EngineService:
                 thread.stop()
 
     def _resolve(self) -> ResolvedModels:
+        self._check_parallel(self.config.whiflash.router)
         models = resolve(self.config.whiflash, progress=self.progress)
         check_models(models, self.config.whiflash)
         if models.eagle3 is None or models.dflash is None:
-            check_router_fits("entropy", models)
+            check_router_fits("entropy", models, self.config.whiflash)
         return models
+
+    def _check_parallel(self, router: str) -> None:
+        """Refuse a router that goes by each worker's own clock where several workers must agree."""
+        workers = self.config.vllm_args.get("tensor_parallel_size", 1)
+        if router == "cost" and workers > 1:
+            raise ConfigError(
+                f"router 'cost' with tensor_parallel_size={workers}: every worker measures times of its own, and "
+                "they must draft alike; choose another router"
+            )
 
     def _up(self) -> tuple[LoopThread, ChatServing]:
         self.start()
@@ -154,7 +165,7 @@ class EngineService:
     def count_tokens(self, body: Body) -> int:
         """Return the prompt tokens of ``messages`` and ``tools`` under the target's own template."""
         thread, serving = self._up()
-        return thread.run(serving.count_tokens(_engine_body(body, "count")))
+        return thread.run(serving.count_tokens(self._engine_body(body, "count")))
 
     @property
     def max_model_len(self) -> int:
@@ -173,7 +184,7 @@ class EngineService:
 
     async def _chat(self, serving: ChatServing, body: Body) -> Body:
         trace_id = uuid.uuid4().hex
-        answer = await serving.chat(_engine_body(body, trace_id))
+        answer = await serving.chat(self._engine_body(body, trace_id))
         token_ids = [token for choice in answer["choices"] for token in choice.get("token_ids") or []]
         if not body.get("return_token_ids"):
             _drop_token_ids(answer)
@@ -183,7 +194,7 @@ class EngineService:
     async def _stream(self, serving: ChatServing, body: Body) -> AsyncIterator[Body]:
         trace_id = uuid.uuid4().hex
         token_ids: list[int] = []
-        async for chunk in serving.stream(_engine_body(body, trace_id)):
+        async for chunk in serving.stream(self._engine_body(body, trace_id)):
             token_ids += [token for choice in chunk["choices"] for token in choice.get("token_ids") or []]
             if not body.get("return_token_ids"):
                 _drop_token_ids(chunk)
@@ -191,26 +202,28 @@ class EngineService:
                 chunk["whiflash"] = await self._figures(serving, trace_id, token_ids, body)
             yield chunk
 
+    def _engine_body(self, body: Body, trace_id: str) -> Body:
+        """Return the body as vLLM takes it: our own fields moved to ``vllm_xargs``, token ids asked for."""
+        own = {key: value for key, value in body.items() if key != "whiflash_trace"}
+        extra = dict(own.get("vllm_xargs") or {})
+        if own.get("n") not in (None, 1):
+            raise RequestError(f"n={own['n']!r} is not supported: one answer per request")
+        if ROUTER_KEY in extra:
+            assert self._models is not None, "a request comes after the start"
+            try:
+                router = check_router(extra[ROUTER_KEY])
+                check_router_fits(router, self._models, self.config.whiflash)
+                self._check_parallel(router)
+            except WhiFlashError as error:
+                raise RequestError(str(error)) from error
+        return own | {"vllm_xargs": extra | {TRACE_KEY: trace_id}, "return_token_ids": True}
+
     async def _figures(
         self, serving: ChatServing, trace_id: str, token_ids: list[int], body: Body
     ) -> dict[str, Any]:
         records = await _take_trace(serving, trace_id)
         texts = [serving.tokenizer.decode([token]) for token in token_ids]
         return answer_figures(records, token_ids, texts, with_trace=bool(body.get("whiflash_trace")))
-
-
-def _engine_body(body: Body, trace_id: str) -> Body:
-    """Return the body as vLLM takes it: our own fields moved to ``vllm_xargs``, token ids asked for."""
-    own = {key: value for key, value in body.items() if key != "whiflash_trace"}
-    extra = dict(own.get("vllm_xargs") or {})
-    if own.get("n") not in (None, 1):
-        raise RequestError(f"n={own['n']!r} is not supported: one answer per request")
-    if ROUTER_KEY in extra:
-        try:
-            check_router(extra[ROUTER_KEY])
-        except WhiFlashError as error:
-            raise RequestError(str(error)) from error
-    return own | {"vllm_xargs": extra | {TRACE_KEY: trace_id}, "return_token_ids": True}
 
 
 def _drop_token_ids(answer: Body) -> None:

@@ -10,7 +10,7 @@ from whiflash_engine.trace import RoundRecord, summarize
 def answer_figures(
     records: Sequence[RoundRecord], token_ids: Sequence[int], token_texts: Sequence[str], *, with_trace: bool
 ) -> dict[str, Any]:
-    """Return the summary of a request's rounds; with ``with_trace`` also every round and the token ids.
+    """Return the summary of a request's rounds; with ``with_trace`` also every round and the tokens, one by one.
 
     A last round may have accepted tokens past the end of the answer (after a stop); those are not counted.
     """
@@ -19,6 +19,7 @@ def answer_figures(
     if with_trace:
         labels = label_rounds(rounds, token_texts)
         figures["token_ids"] = list(token_ids)
+        figures["token_texts"] = list(token_texts)
         figures["trace"] = [
             record.to_dict() | {"segment": segment, "text": "".join(_emitted(record, token_texts))}
             for record, segment in zip(rounds, labels, strict=True)

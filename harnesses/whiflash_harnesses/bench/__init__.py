@@ -1,7 +1,8 @@
 """Bench: every arm (a router, or no speculation) on the same requests, in one engine process, interleaved.
 
 ``workloads`` holds the prompts, ``runner`` sends them and keeps the times, ``figures`` makes numbers of them
-(pure functions), ``console`` shows the numbers, ``command`` ties the four together for the command line.
+(pure functions), ``console`` and ``html`` show the numbers, ``examples`` keeps some whole answers for the page,
+``command`` ties them together for the command line.
 
 How it measures: temperature 0; the order of the arms is shuffled anew for every request (for every group of
 requests if several run at once), from the seed; every request has a cache salt of its own, so that the prefix

@@ -8,6 +8,7 @@ from typing import Any
 from whiflash_engine.config import EngineConfig, build_config
 from whiflash_engine.errors import ConfigError
 from whiflash_harnesses.bench.console import open_progress, print_report, results_console
+from whiflash_harnesses.bench.html import bench_page
 from whiflash_harnesses.bench.runner import BenchOptions, Service, run_bench
 
 QUICK: dict[str, Any] = {"requests": 3, "max_tokens": 96, "oracle": False}
@@ -19,17 +20,21 @@ def execute(
     config: EngineConfig,
     json_path: Path | None,
     open_engine: Callable[[EngineConfig], Service],
+    html_path: Path | None = None,
 ) -> int:
     """Run the bench, show and write the report; return the exit code: 1 if any output was not ``off``'s."""
-    if json_path is not None:
-        check_output(json_path)
+    check_outputs({"--json": json_path, "--html": html_path})
     with open_progress() as progress:
         report = run_bench(open_engine(config), options, progress)
     console = results_console()
     print_report(console, report)
     if json_path is not None:
-        write_report(report, json_path)
-        console.print(f"written: {json_path}", markup=False, highlight=False)
+        write_whole(json_path, json.dumps(report, indent=2) + "\n")
+    if html_path is not None:
+        write_whole(html_path, bench_page(report))
+    for path in (json_path, html_path):
+        if path is not None:
+            console.print(f"written: {path}", markup=False, highlight=False)
     return 1 if report["overall"]["identical_to_off"] is False else 0
 
 
@@ -54,16 +59,25 @@ def engine_config(
     )
 
 
-def check_output(path: Path) -> None:
-    """Raise :class:`ConfigError` before the long run, not after it, if ``path`` cannot be written."""
+def check_outputs(paths: dict[str, Path | None]) -> None:
+    """Raise :class:`ConfigError` before the long run, not after it, if a file cannot be written."""
+    given = {option: path for option, path in paths.items() if path is not None}
+    for option, path in given.items():
+        check_output(option, path)
+    if len({path.absolute() for path in given.values()}) < len(given):
+        raise ConfigError(f"{' and '.join(given)} name the same file: name two")
+
+
+def check_output(option: str, path: Path) -> None:
+    """Raise :class:`ConfigError` if the file that ``option`` names cannot be written."""
     if path.is_dir():
-        raise ConfigError(f"--json {path} is a folder: name a file")
+        raise ConfigError(f"{option} {path} is a folder: name a file")
     if not path.absolute().parent.is_dir():
-        raise ConfigError(f"--json {path}: the folder {path.absolute().parent} does not exist: create it first")
+        raise ConfigError(f"{option} {path}: the folder {path.absolute().parent} does not exist: create it first")
 
 
-def write_report(report: dict[str, Any], path: Path) -> None:
-    """Write the report as JSON; a file that is there stays whole until the new one is complete."""
+def write_whole(path: Path, text: str) -> None:
+    """Write ``text``; a file that is there stays whole until the new one is complete."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    partial.write_text(text, encoding="utf-8")
     partial.replace(path)

@@ -88,7 +88,7 @@ def _group_line(group: Group) -> str:
 def print_report(console: Console, report: dict[str, Any]) -> None:
     """Print the tables of a report, then whether all arms gave the text of ``off``."""
     parts = {**report["workloads"], OVERALL: report["overall"]}
-    for title, columns in (("Speed", _SPEED), ("Drafting", _DRAFTING), ("One round, ms", _ROUND)):
+    for title, columns in ARM_TABLES.items():
         _print_table(console, title, _arm_table(columns, parts))
     _print_table(console, "Acceptance length (rounds) by segment, all together", _segment_table(report["overall"]))
     for line in difference_lines(report):
@@ -186,6 +186,8 @@ _ROUND: dict[str, Cell] = {
     **{name.replace("_", "-"): _phase(name) for name in PHASES},
     "overhead": _phase("overhead"),
 }
+ARM_TABLES = {"Speed": _SPEED, "Drafting": _DRAFTING, "One round, ms": _ROUND}
+"""Title -> columns of the tables with one row per workload and arm; the HTML shows the same."""
 
 
 def _arm_table(columns: dict[str, Cell], parts: dict[str, Any]) -> Table:
@@ -209,11 +211,12 @@ def _segment_table(overall: dict[str, Any]) -> Table:
     for segment in segments:
         table.add_column(segment, justify="right")
     for arm, figures in overall["arms"].items():
-        table.add_row(arm, *(_segment_cell(figures["per_segment"].get(segment)) for segment in segments))
+        table.add_row(arm, *(segment_cell(figures["per_segment"].get(segment)) for segment in segments))
     return table
 
 
-def _segment_cell(figures: dict[str, Any] | None) -> str:
+def segment_cell(figures: dict[str, Any] | None) -> str:
+    """Return the acceptance length and the rounds of one segment under one arm."""
     if not figures or not figures["rounds"]:
         return "-"
     return f"{figures['mean_acceptance_length']:.2f} ({figures['rounds']})"

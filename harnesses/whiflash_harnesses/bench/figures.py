@@ -29,6 +29,7 @@ class Sample:
     ttft_s: float
     decode_s: float
     token_ids: tuple[int, ...] = ()
+    token_texts: tuple[str, ...] = ()
     rounds: tuple[RoundRecord, ...] = ()
     per_segment: dict[str, dict[str, Any]] = field(default_factory=dict)
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from whiflash_engine.config import ROUTER_KEY, check_router
 from whiflash_engine.errors import ConfigError, EngineError
 from whiflash_engine.trace import RoundRecord
+from whiflash_harnesses.bench.examples import pick_examples
 from whiflash_harnesses.bench.figures import Group, Sample, workload_figures
 from whiflash_harnesses.bench.oracles import SURVEY, oracle_figures
 from whiflash_harnesses.bench.workloads import (
@@ -200,6 +201,7 @@ def _sample(prompt: Prompt, arm: str, last: dict[str, Any], started: float, time
         ttft_s=times[0] - started,
         decode_s=times[-1] - times[0],
         token_ids=tuple(details["token_ids"]),
+        token_texts=tuple(details["token_texts"]),
         rounds=tuple(_record(entry) for entry in details["trace"]),
         per_segment=details["per_segment"],
     )
@@ -230,5 +232,6 @@ def build_report(
             for name in options.workloads
         },
         "overall": workload_figures(groups, options.arms, oracle_figures(surveys)),
+        "examples": pick_examples(groups),
         "memory_mb": description.get("memory_mb", description.get("memory")),
     }
