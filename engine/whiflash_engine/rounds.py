@@ -121,7 +121,7 @@ class RoundRunner:
         """Drop a finished or aborted request; its closed records stay in ``traces``."""
         state = self.ongoing.pop(req_id, None)
         if state is not None:
-            state.router.forget(state.trace_id)
+            state.router.forget(req_id)
         self._forget_rows(req_id)
 
     def preempt(self, req_id: str) -> None:
@@ -160,7 +160,7 @@ class RoundRunner:
         deferred = {name: rows.count(request.req_id) for name, rows in self.deferred.items()}
         if state.router.surveys:
             return _Plan(tuple(Choice(name, tokens) for name, tokens in offers.items()))
-        signals = Signals(request.entropy, request.hidden, deferred, drafting, state.trace_id)
+        signals = Signals(request.entropy, request.hidden, deferred, drafting, request.req_id)
         choice = state.router.choose(signals, offers)
         return _Plan((choice,), choice) if choice else _NOTHING
 
@@ -242,7 +242,7 @@ class RoundRunner:
             state = self._opened(request.req_id, request.extra_args)
             drafter = plan.choice.drafter if plan.choice else NO_DRAFTER
             state.record = RoundRecord(
-                request_id=state.trace_id,
+                request_id=request.req_id,
                 round=state.rounds,
                 position=request.output_tokens,
                 drafter=drafter,

@@ -17,7 +17,7 @@ from whiflash_engine.checkpoints.validate import check_models
 from whiflash_engine.config import ROUTER_KEY, EngineConfig, check_router
 from whiflash_engine.errors import ConfigError, EngineError, RequestError, WhiFlashError
 from whiflash_engine.service.arguments import set_environment
-from whiflash_engine.service.figures import answer_figures
+from whiflash_engine.service.figures import all_figures
 from whiflash_engine.service.loop import LoopThread
 from whiflash_engine.service.serving import ChatServing
 from whiflash_engine.service.spawning import hidden_main, kept_preload
@@ -185,7 +185,7 @@ class EngineService:
     async def _chat(self, serving: ChatServing, body: Body) -> Body:
         trace_id = uuid.uuid4().hex
         answer = await serving.chat(self._engine_body(body, trace_id))
-        token_ids = [token for choice in answer["choices"] for token in choice.get("token_ids") or []]
+        token_ids = [list(choice.get("token_ids") or []) for choice in answer["choices"]]
         if not body.get("return_token_ids"):
             _drop_token_ids(answer)
         answer["whiflash"] = await self._figures(serving, trace_id, token_ids, body)
@@ -193,9 +193,10 @@ class EngineService:
 
     async def _stream(self, serving: ChatServing, body: Body) -> AsyncIterator[Body]:
         trace_id = uuid.uuid4().hex
-        token_ids: list[int] = []
+        token_ids: list[list[int]] = [[] for _ in range(body.get("n") or 1)]
         async for chunk in serving.stream(self._engine_body(body, trace_id)):
-            token_ids += [token for choice in chunk["choices"] for token in choice.get("token_ids") or []]
+            for choice in chunk["choices"]:
+                token_ids[choice["index"]] += choice.get("token_ids") or []
             if not body.get("return_token_ids"):
                 _drop_token_ids(chunk)
             if not chunk["choices"]:
@@ -206,8 +207,6 @@ class EngineService:
         """Return the body as vLLM takes it: our own fields moved to ``vllm_xargs``, token ids asked for."""
         own = {key: value for key, value in body.items() if key != "whiflash_trace"}
         extra = dict(own.get("vllm_xargs") or {})
-        if own.get("n") not in (None, 1):
-            raise RequestError(f"n={own['n']!r} is not supported: one answer per request")
         if ROUTER_KEY in extra:
             assert self._models is not None, "a request comes after the start"
             try:
@@ -219,11 +218,11 @@ class EngineService:
         return own | {"vllm_xargs": extra | {TRACE_KEY: trace_id}, "return_token_ids": True}
 
     async def _figures(
-        self, serving: ChatServing, trace_id: str, token_ids: list[int], body: Body
+        self, serving: ChatServing, trace_id: str, token_ids: list[list[int]], body: Body
     ) -> dict[str, Any]:
         records = await _take_trace(serving, trace_id)
-        texts = [serving.tokenizer.decode([token]) for token in token_ids]
-        return answer_figures(records, token_ids, texts, with_trace=bool(body.get("whiflash_trace")))
+        answers = [(ids, [serving.tokenizer.decode([token]) for token in ids]) for ids in token_ids]
+        return all_figures(records, answers, with_trace=bool(body.get("whiflash_trace")))
 
 
 def _drop_token_ids(answer: Body) -> None:

@@ -27,6 +27,27 @@ def answer_figures(
     return figures
 
 
+def all_figures(
+    records: Sequence[RoundRecord],
+    answers: Sequence[tuple[Sequence[int], Sequence[str]]],
+    *,
+    with_trace: bool,
+) -> dict[str, Any]:
+    """Return the figures of a request; with several answers their sum, and each one's under ``choices``.
+
+    ``answers``: token ids and texts of each. vLLM runs several answers as requests of their own, whose ids
+    begin with the answer's number.
+    """
+    if len(answers) == 1:
+        return answer_figures(records, *answers[0], with_trace=with_trace)
+    own = [[record for record in records if record.request_id.startswith(f"{i}_")] for i in range(len(answers))]
+    choices = [
+        answer_figures(rounds, *answer, with_trace=with_trace)
+        for rounds, answer in zip(own, answers, strict=True)
+    ]
+    return summarize([record for rounds in own for record in rounds]) | {"choices": choices}
+
+
 def clip(records: Sequence[RoundRecord], tokens: int) -> list[RoundRecord]:
     """Leave out rounds that begin past the answer's ``tokens``, and accepted tokens that lie past it."""
     kept = [record for record in records if record.position < tokens]
