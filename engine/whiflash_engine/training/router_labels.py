@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from whiflash_engine.drafters.ngram import lookup
 from whiflash_engine.routing.entropy import row_entropy
 from whiflash_engine.routing.labels import Labels
 from whiflash_engine.training import replay
@@ -39,6 +38,8 @@ def label(sequence: Sequence, embedding: Tensor, head: Eagle3, block: DFlash, st
 
 def ngram_lengths(sequence: Sequence) -> tuple[Tensor, Tensor]:
     """Return accepted and offered tokens of the lookup drafter for every possible round: each [answer - 1]."""
+    from whiflash_engine.drafters.ngram import lookup  # imports vLLM, which training does not need
+
     ids = sequence.ids.int().numpy()
     accepted, offered = [], []
     for end in range(sequence.prompt + 1, sequence.length):
