@@ -7,8 +7,9 @@ import pytest
 
 pytestmark = pytest.mark.engine
 
+RULES = " ".join(f"Rule {number}: fruit number {number} costs {number * 7 % 30} coins." for number in range(1, 16))
 REQUESTS = (
-    "I keep a list of fruits: apple, pear, plum. Say what the list holds.",
+    f"{RULES} I keep a list of fruits: apple, pear, plum. Say what the list holds.",
     "Add banana and cherry to the list and show it.",
     "Write the list as a Python list named fruits.",
     "Write a Python function that returns the longest fruit of the list.",
@@ -55,7 +56,7 @@ def test_every_turn_drafts_as_if_nothing_had_been_cached(engine: Any, routers: l
     """
     warm = list(turns(engine, routers, salt=f"warm-{'-'.join(routers)}"))
     cold = list(turns(engine, routers, salt=None))
-    assert warm[-1][2] > 256, "the last turn found what came before in the cache"
+    assert warm[-1][2] >= 256, "the last turn found what came before in the cache"
     assert cold[-1][2] == 0
     for (rounds, tokens, _), (cold_rounds, cold_tokens, _) in zip(warm, cold, strict=True):
         assert tokens == cold_tokens
