@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whiflash_agent import bench as bench_cli
-from whiflash_engine.config import ROUTER_KEY
+from whiflash_engine.config import ROUTER_KEY, EngineConfig
 from whiflash_engine.errors import CheckpointError, ConfigError, EngineError
 from whiflash_engine.segments import per_segment
 from whiflash_engine.trace import RoundRecord
@@ -453,13 +453,32 @@ def test_quick_run_writes_the_report_and_shows_it(service: ScriptedService, tmp_
 
 
 def test_options_reach_the_plan(service: ScriptedService) -> None:
-    result = run_cli("--workload", "code,chat", "--workload", "diff", "--arms", "off,dflash", "--requests", "1")
+    result = run_cli("--workload", "code,chat", "--workload", "diff", "--arms", "off,dflash", "--requests", "1",
+                     "--no-stock")  # fmt: skip
     assert result.exit_code == 0, result.output
     measured = [body for body in service.bodies if body["max_tokens"] == 256]
     assert sum(body["vllm_xargs"][ROUTER_KEY] == SURVEY for body in measured) == 3
     measured = [body for body in measured if body["vllm_xargs"][ROUTER_KEY] != SURVEY]
     assert len(measured) == 3 * 2
     assert {body["vllm_xargs"][ROUTER_KEY] for body in measured} == {"off", "dflash"}
+
+
+def test_stock_vllm_runs_in_engines_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    opened: list[str | None] = []
+
+    def open_service(config: EngineConfig) -> ScriptedService:
+        opened.append(config.stock)
+        return ScriptedService()
+
+    monkeypatch.setattr(bench_cli, "open_service", open_service)
+    path = tmp_path / "out.json"
+    result = run_cli("--workload", "code", "--arms", "off,eagle3,entropy", "--no-oracle", "--json", str(path))
+    assert result.exit_code == 0, result.output
+    assert opened == [None, "eagle3"], "only methods that are among the arms"
+    figures = json.loads(path.read_text())["stock"]["eagle3"]
+    assert set(figures) == {"code", "overall"}
+    assert figures["code"]["ratio"] == figures["code"]["ours_tok_s"] / figures["code"]["stock_tok_s"]
+    assert "Against stock vLLM" in result.output
 
 
 def test_other_text_than_off_is_exit_code_1(service: ScriptedService, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,3 +81,21 @@ def test_stock_vllm_agrees(engine: Any, method: str, tmp_path: Path) -> None:
         assert own["accepted"][:-1] == stocks["accepted"][: len(own["accepted"]) - 1]
     if method != "off":
         assert sum(sum(a["accepted"]) for a in mine) > 0, "the shipped drafters get something right"
+
+
+def test_a_short_head_drafts_the_best_of_its_vocabulary() -> None:
+    """Unless it is asked for the whole head, DFlash on the CPU chooses among the EAGLE-3 head's draft tokens."""
+    import torch
+
+    from whiflash_engine.drafters.dflash import DFlashDrafter
+
+    generator = torch.Generator().manual_seed(0)
+    head, hidden = torch.randn(50, 8, generator=generator), torch.randn(20, 8, generator=generator)
+    drafter = DFlashDrafter.__new__(DFlashDrafter)
+    drafter.loader = SimpleNamespace(model=SimpleNamespace(lm_head=SimpleNamespace(weight=head)))
+    kept = torch.tensor([3, 8, 9, 31, 44])
+    drafter.shorten_head(kept)
+    logits = torch.full((20, 50), float("-inf"))
+    logits[:, kept] = (hidden @ head.T)[:, kept]
+    assert drafter.greedy_tokens(hidden).tolist() == logits.argmax(dim=-1).tolist()
+    assert drafter.greedy_tokens(hidden).dtype == torch.int32

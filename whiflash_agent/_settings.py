@@ -32,6 +32,7 @@ _DRAFTING = (
     "eagle3_tokens",
     "dflash_tokens",
     "ngram_tokens",
+    "dflash_short_head",
 )
 _ENGINE_ONLY = (*_DRAFTING, "enforce_eager", "engine_args")
 
@@ -58,6 +59,7 @@ class Settings(BaseChatModel):
     eagle3_tokens: int | None = None
     dflash_tokens: int | None = None
     ngram_tokens: int | None = None
+    dflash_short_head: bool | None = None
     max_model_len: int | None = None
     enforce_eager: bool = False
     engine_args: dict[str, Any] = Field(default_factory=dict)

@@ -47,6 +47,10 @@ def bench(
         bool | None,
         typer.Option("--oracle/--no-oracle", help="Also say what perfect routing would reach (not if --quick)."),
     ] = None,
+    stock: Annotated[
+        bool | None,
+        typer.Option("--stock/--no-stock", help="Also measure vLLM's own drafters (not if --quick)."),
+    ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests that run at a time, of one arm.")] = 1,
     enforce_eager: Annotated[
         bool, typer.Option("--enforce-eager", help="Do not compile: starts in seconds, runs slower.")
@@ -57,7 +61,7 @@ def bench(
 ) -> None:
     """Measure speed and acceptance of every arm; exit 1 if any arm's greedy output is not that of `off`."""
     sizes = QUICK if quick else {}
-    given = {"requests": requests, "max_tokens": max_tokens, "oracle": oracle}
+    given = {"requests": requests, "max_tokens": max_tokens, "oracle": oracle, "stock": stock}
     options = BenchOptions(
         workloads=_names(workload, WORKLOADS),
         arms=_names(arms, ARMS),

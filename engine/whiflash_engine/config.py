@@ -52,6 +52,9 @@ class WhiFlashConfig(BaseModel):
     """Draft tokens per EAGLE-3 round."""
     dflash_tokens: int = Field(default=7, ge=1, le=63)
     """Draft tokens per DFlash round: block size less the anchor, or fewer."""
+    dflash_short_head: bool | None = None
+    """Let DFlash choose among the EAGLE-3 head's draft vocabulary only; ``None``: on the CPU, where reading the
+    target's whole head takes longer than all of DFlash's layers."""
     ngram_tokens: int = Field(default=10, ge=0, le=64)
     """Draft tokens per lookup round, at most; 0 leaves the lookup drafter out."""
     trace: bool = True
@@ -80,6 +83,8 @@ class EngineConfig(BaseModel):
     enforce_eager: bool = False
     """Skip compilation: starts in seconds, runs slower. For tests."""
     seed: int = 0
+    stock: Literal["eagle3", "dflash"] | None = None
+    """Draft with vLLM's own proposer for this one method: a benchmark's peer, without routing and records."""
     vllm_args: dict[str, Any] = Field(default_factory=dict)
     """Any other vLLM engine argument by its Python name; passed through unchanged."""
 

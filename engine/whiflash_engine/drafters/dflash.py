@@ -8,6 +8,7 @@ context rows and to each other. Source: DFlash (arXiv 2602.06036).
 from collections.abc import Sequence
 
 import torch
+from torch.nn import functional as F
 
 from whiflash_engine.drafters.base import ContextRows, RoundBatch
 from whiflash_engine.drafters.hosted import HostedDrafter, slots_of, uniform_queries
@@ -17,6 +18,19 @@ class DFlashDrafter(HostedDrafter):
     """Drafts a block of up to ``max_tokens`` tokens in one pass."""
 
     name = "dflash"
+    _short_head: torch.Tensor | None = None
+    _vocabulary: torch.Tensor | None = None
+
+    def shorten_head(self, vocabulary: torch.Tensor) -> None:
+        """Draft from the target ids in ``vocabulary`` [tokens] only: the head's rows for the others go unread."""
+        self._short_head = self.loader.model.lm_head.weight[vocabulary].clone()
+        self._vocabulary = vocabulary.int()
+
+    def greedy_tokens(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the best target id per row of ``hidden`` [rows, width], as [rows] int32."""
+        if self._short_head is None or self._vocabulary is None:
+            return super().greedy_tokens(hidden)
+        return self._vocabulary[F.linear(hidden, self._short_head).argmax(dim=-1)]
 
     def write_context(self, rows: ContextRows) -> None:
         """Write K and V of the rows in every layer: projections of the fused target features."""

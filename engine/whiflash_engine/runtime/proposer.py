@@ -37,6 +37,13 @@ class RoutedProposer(EagleProposer):
         taps = {"eagle3": _eagle3_taps(self), "dflash": _dflash_taps(self.dflash_loader)}
         self.tap_layers = tuple(sorted({layer for layers in taps.values() for layer in layers}))
         hidden = vllm_config.model_config.get_hidden_size()
+        dflash = DFlashDrafter(
+            self.dflash_loader,
+            max_tokens=self.config.dflash_tokens,
+            tap_layers=taps["dflash"],
+            feature_columns=_columns(taps["dflash"], self.tap_layers, hidden, device),
+        )
+        self._dflash = dflash
         self.drafters: dict[str, Drafter] = {
             "eagle3": Eagle3Drafter(
                 self,
@@ -44,12 +51,7 @@ class RoutedProposer(EagleProposer):
                 tap_layers=taps["eagle3"],
                 feature_columns=_columns(taps["eagle3"], self.tap_layers, hidden, device),
             ),
-            "dflash": DFlashDrafter(
-                self.dflash_loader,
-                max_tokens=self.config.dflash_tokens,
-                tap_layers=taps["dflash"],
-                feature_columns=_columns(taps["dflash"], self.tap_layers, hidden, device),
-            ),
+            "dflash": dflash,
         }
         if self.config.ngram_tokens:
             self.drafters["ngram"] = NgramDrafter(self.config.ngram_tokens, vllm_config.model_config.max_model_len)
@@ -61,6 +63,17 @@ class RoutedProposer(EagleProposer):
         super().load_model(target_model)
         self.dflash_loader.load_model(target_model)
         _check_eagle3_head(self.model, self.config.eagle3)
+        self._shorten_dflash_head()
+
+    def _shorten_dflash_head(self) -> None:
+        """Leave DFlash the rows of the head that the EAGLE-3 head drafts from, where that is asked for."""
+        offsets = self.model.draft_id_to_target_id
+        asked = self.config.dflash_short_head
+        if asked is None:
+            asked = self.device.type == "cpu" and self.vllm_config.parallel_config.tensor_parallel_size == 1
+        if asked and offsets is not None:
+            ids = torch.arange(len(offsets), device=offsets.device)
+            self._dflash.shorten_head(ids + offsets)
 
     def initialize_attn_backend(
         self, kv_cache_config: KVCacheConfig, kernel_block_sizes: list[int] | None = None

@@ -46,9 +46,12 @@ def engine_arguments(config: EngineConfig, models: ResolvedModels, *, on_cpu: bo
         "enable_prefix_caching": True,
         "use_tqdm_on_load": False,
         "disable_log_stats": True,
-        "worker_cls": CPU_WORKER if on_cpu else GPU_WORKER,
-        **drafting_arguments(config.whiflash, models),
     }
+    if config.stock is not None:
+        arguments |= stock_arguments(config.stock, config.whiflash, models)
+    else:
+        arguments["worker_cls"] = CPU_WORKER if on_cpu else GPU_WORKER
+        arguments |= drafting_arguments(config.whiflash, models)
     if config.max_model_len is not None:
         arguments["max_model_len"] = config.max_model_len
     if on_cpu:
@@ -100,6 +103,15 @@ def drafting_arguments(config: WhiFlashConfig, models: ResolvedModels) -> dict[s
             "disable_padded_drafter_batch": True,
         },
     }
+
+
+def stock_arguments(method: str, config: WhiFlashConfig, models: ResolvedModels) -> dict[str, Any]:
+    """Return the arguments by which vLLM itself drafts with one drafter, as many tokens as ours would."""
+    drafter, tokens = {
+        "eagle3": (models.eagle3, config.eagle3_tokens),
+        "dflash": (models.dflash, config.dflash_tokens),
+    }[method]
+    return {"speculative_config": {"method": method, "model": drafter, "num_speculative_tokens": tokens}}
 
 
 def server_arguments(config: EngineConfig, models: ResolvedModels, *, on_cpu: bool) -> Namespace:

@@ -179,7 +179,7 @@ class EngineService:
             "versions": {name: _version(name) for name in _REPORTED},
             "machine": {"processor": platform.processor() or platform.machine(), "cores": _cores()},
             "config": self.config.model_dump(),
-            "memory_mb": thread.run(serving.call_worker("whiflash_memory_mb")),
+            "memory_mb": {} if self.config.stock else thread.run(serving.call_worker("whiflash_memory_mb")),
         }
 
     async def _chat(self, serving: ChatServing, body: Body) -> Body:
@@ -220,7 +220,7 @@ class EngineService:
     async def _figures(
         self, serving: ChatServing, trace_id: str, token_ids: list[list[int]], body: Body
     ) -> dict[str, Any]:
-        records = await _take_trace(serving, trace_id)
+        records = [] if self.config.stock else await _take_trace(serving, trace_id)
         answers = [(ids, [serving.tokenizer.decode([token]) for token in ids]) for ids in token_ids]
         return all_figures(records, answers, with_trace=bool(body.get("whiflash_trace")))
 

@@ -42,8 +42,7 @@ def all_figures(
         return answer_figures(records, *answers[0], with_trace=with_trace)
     own = [[record for record in records if record.request_id.startswith(f"{i}_")] for i in range(len(answers))]
     choices = [
-        answer_figures(rounds, *answer, with_trace=with_trace)
-        for rounds, answer in zip(own, answers, strict=True)
+        answer_figures(rounds, *answer, with_trace=with_trace) for rounds, answer in zip(own, answers, strict=True)
     ]
     return summarize([record for rounds in own for record in rounds]) | {"choices": choices}
 

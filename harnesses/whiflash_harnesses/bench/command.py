@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ from whiflash_engine.config import EngineConfig, build_config
 from whiflash_engine.errors import ConfigError
 from whiflash_harnesses.bench.console import open_progress, print_report, results_console
 from whiflash_harnesses.bench.html import bench_page
-from whiflash_harnesses.bench.runner import BenchOptions, Service, run_bench
+from whiflash_harnesses.bench.runner import BenchOptions, Progress, Service, run_bench
 
-QUICK: dict[str, Any] = {"requests": 3, "max_tokens": 96, "oracle": False}
+STOCK = ("eagle3", "dflash")
+QUICK: dict[str, Any] = {"requests": 3, "max_tokens": 96, "oracle": False, "stock": False}
 """``--quick``: about five minutes on two cores, the start of the engine included."""
 
 
@@ -26,6 +28,8 @@ def execute(
     check_outputs({"--json": json_path, "--html": html_path})
     with open_progress() as progress:
         report = run_bench(open_engine(config), options, progress)
+        if options.stock:
+            report["stock"] = measure_stock(options, config, report, open_engine, progress)
     console = results_console()
     print_report(console, report)
     if json_path is not None:
@@ -36,6 +40,39 @@ def execute(
         if path is not None:
             console.print(f"written: {path}", markup=False, highlight=False)
     return 1 if report["overall"]["identical_to_off"] is False else 0
+
+
+def measure_stock(
+    options: BenchOptions,
+    config: EngineConfig,
+    report: dict[str, Any],
+    open_engine: Callable[[EngineConfig], Service],
+    progress: Progress,
+) -> dict[str, Any]:
+    """Return the speed of vLLM's own drafters next to ours, by method; each runs in an engine of its own."""
+    found = {}
+    for method in STOCK:
+        if method in options.arms:
+            progress.note(f"starting stock vLLM with {method}")
+            service = open_engine(config.model_copy(update={"stock": method}))
+            alone = run_bench(service, replace(options, arms=("off",), oracle=False), progress)
+            found[method] = against_stock(report, alone, method)
+    return found
+
+
+def against_stock(report: dict[str, Any], alone: dict[str, Any], method: str) -> dict[str, Any]:
+    """Return tokens per second of our arm and of stock vLLM, and ours over stock's, per workload and overall."""
+    parts = {**report["workloads"], "overall": report["overall"]}
+    others = {**alone["workloads"], "overall": alone["overall"]}
+    figures = {}
+    for name, part in parts.items():
+        ours, stock = part["arms"][method]["tok_s"], others[name]["arms"]["off"]["tok_s"]
+        figures[name] = {
+            "ours_tok_s": ours,
+            "stock_tok_s": stock,
+            "ratio": ours / stock if ours and stock else None,
+        }
+    return figures
 
 
 def open_service(config: EngineConfig) -> Service:

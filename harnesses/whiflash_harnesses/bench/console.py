@@ -91,6 +91,11 @@ def print_report(console: Console, report: dict[str, Any]) -> None:
     for title, columns in ARM_TABLES.items():
         _print_table(console, title, _arm_table(columns, parts))
     _print_table(console, "Acceptance length (rounds) by segment, all together", _segment_table(report["overall"]))
+    for title, names, rows in extra_tables(report):
+        table = Table(*names, box=SIMPLE_HEAD)
+        for row in rows:
+            table.add_row(*row)
+        _print_table(console, title, table)
     for line in difference_lines(report):
         console.print(line, markup=False, style="bold red")
     if report["overall"]["identical_to_off"] is None:
@@ -109,6 +114,51 @@ def difference_lines(report: dict[str, Any]) -> list[str]:
         f"from output token {d['position']} on"
         for d in report["overall"]["differing"]
     ]
+
+
+ExtraTable = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
+"""Title, columns, rows."""
+
+
+def extra_tables(report: dict[str, Any]) -> list[ExtraTable]:
+    """Return what a report says beside its arms; a table without rows is left out."""
+    parts = {**report["workloads"], OVERALL: report["overall"]}
+    tables = (_router_table(parts), _oracle_table(parts), _stock_table(report.get("stock") or {}))
+    return [table for table in tables if table[2]]
+
+
+def _router_table(parts: dict[str, Any]) -> ExtraTable:
+    rows: list[tuple[str, ...]] = [
+        (name, best["arm"], router, _format(ratio, 2))
+        for name, part in parts.items()
+        if (best := part["best_single"])
+        for router, ratio in best["over_it"].items()
+    ]
+    title = "Routers over the fastest single drafter (tokens per second)"
+    return title, ("workload", "fastest", "router", "over it"), rows
+
+
+def _oracle_table(parts: dict[str, Any]) -> ExtraTable:
+    rows: list[tuple[str, ...]] = []
+    for name, part in parts.items():
+        if oracle := part["oracle"]:
+            kinds = [oracle["per_request"], oracle["per_round"]]
+            shares = ", ".join(
+                f"{who} {share:.0%}" for who, share in oracle["per_round"]["share_by_drafter"].items()
+            )
+            rows.append((name, *(_format(kind["mean_acceptance_length"], 2) for kind in kinds), shares))
+    columns = ("workload", "per request", "per round", "share of rounds, per round")
+    return "Acceptance length that perfect routing would reach", columns, rows
+
+
+def _stock_table(stock: dict[str, Any]) -> ExtraTable:
+    rows: list[tuple[str, ...]] = [
+        (method, name, _format(f["stock_tok_s"], 1), _format(f["ours_tok_s"], 1), _format(f["ratio"], 2))
+        for method, of_method in stock.items()
+        for name, f in of_method.items()
+    ]
+    columns = ("method", "workload", "stock", "ours", "ours over stock")
+    return "Against stock vLLM with one drafter (tokens per second)", columns, rows
 
 
 Cell = Callable[[str, dict[str, Any], dict[str, Any]], str]

@@ -6,16 +6,20 @@ from typing import Any
 
 from markupsafe import Markup
 
-from whiflash_harnesses.bench.console import ARM_TABLES, OVERALL, Cell, difference_lines, segment_cell
+from whiflash_harnesses.bench.console import (
+    ARM_TABLES,
+    OVERALL,
+    Cell,
+    difference_lines,
+    extra_tables,
+    segment_cell,
+)
 from whiflash_harnesses.bench.figures import OFF, PHASES
 from whiflash_harnesses.report.charts import Bar, bar_rows, legend, share_lines
 from whiflash_harnesses.report.page import Table, flat, render_page
 from whiflash_harnesses.report.tokens import read_runs
 
 _TEMPLATE = Path(__file__).with_name("templates") / "bench.html"
-_IN_TABLES = ("arms", "ratios", "identical_to_off", "differing")
-"""Keys of a workload that the tables show; whatever else it has is listed."""
-
 Parts = dict[str, dict[str, Any]]
 """Workload (or all together) -> its part of the report."""
 
@@ -32,7 +36,7 @@ def bench_page(report: dict[str, Any]) -> str:
         tables=[
             *(_arm_table(title, columns, parts) for title, columns in ARM_TABLES.items()),
             _segment_table(parts),
-            _other_figures(parts),
+            *(Table(*table, labels=2) for table in extra_tables(report)),
         ],
         speed=_speed_chart(parts),
         drafters_legend=legend(_drafters(parts)),
@@ -73,15 +77,6 @@ def _segment_table(parts: Parts) -> Table:
         for arm, figures in part["arms"].items()
     ]
     return Table("Acceptance length (rounds) by segment", ("workload", "arm", *segments), rows, labels=2)
-
-
-def _other_figures(parts: Parts) -> Table:
-    rows = [
-        (name, key, value)
-        for name, part in parts.items()
-        for key, value in flat({key: part[key] for key in part if key not in _IN_TABLES})
-    ]
-    return Table("Other figures", ("workload", "figure", "value"), rows, labels=2)
 
 
 # Charts

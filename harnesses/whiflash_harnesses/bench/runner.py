@@ -43,6 +43,8 @@ class BenchOptions:
     max_tokens: int = 256
     seed: int = 0
     concurrency: int = 1
+    stock: bool = True
+    """Also measure vLLM's own EAGLE-3 and DFlash, each in an engine of its own, on the same requests."""
     oracle: bool = True
     """Also survey every request (untimed): what would perfect routing have reached?"""
 
