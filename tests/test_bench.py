@@ -236,7 +236,7 @@ class ScriptedService:
         self.most_running = max(self.most_running, self.running)
         if self.error:
             raise self.error
-        arm = body["vllm_xargs"][ROUTER_KEY]
+        arm = body.get("vllm_xargs", {}).get(ROUTER_KEY, "off")
         self.now += 0.5
         yield chunk(role="assistant")
         for _ in range(2):
@@ -246,7 +246,11 @@ class ScriptedService:
         yield chunk(finish="stop")
         self.now += 7.0  # joining the trace must not count as decoding
         self.running -= 1
-        yield {"choices": [], "usage": {"completion_tokens": 5}, "whiflash": self._details(arm, body)}
+        yield {
+            "choices": [],
+            "usage": {"completion_tokens": 5, "prompt_tokens": 999},
+            "whiflash": self._details(arm, body),
+        }
 
     def _details(self, arm: str, body: dict[str, Any]) -> dict[str, Any]:
         text = body["messages"][-1]["content"]
@@ -286,7 +290,14 @@ class Recorder:
 
 
 def small(**fields: Any) -> BenchOptions:
-    chosen = {"workloads": ("code", "tool_json"), "arms": FOUR, "requests": 2, "max_tokens": 8, "oracle": False}
+    chosen = {
+        "workloads": ("code", "tool_json"),
+        "arms": FOUR,
+        "requests": 2,
+        "max_tokens": 8,
+        "oracle": False,
+        "prompt_lengths": (),
+    }
     return BenchOptions(**{**chosen, **fields})
 
 
@@ -474,9 +485,13 @@ def test_stock_vllm_runs_in_engines_of_its_own(monkeypatch: pytest.MonkeyPatch, 
     path = tmp_path / "out.json"
     result = run_cli("--workload", "code", "--arms", "off,eagle3,entropy", "--no-oracle", "--json", str(path))
     assert result.exit_code == 0, result.output
-    assert opened == [None, "eagle3"], "only methods that are among the arms"
-    figures = json.loads(path.read_text())["stock"]["eagle3"]
-    assert set(figures) == {"code", "overall"}
+    assert opened == [None, "off", "eagle3"], "only methods that are among the arms"
+    report = json.loads(path.read_text())
+    figures = report["stock"]["eagle3"]
+    assert set(figures) == {"code", "overall", "prompts"}
+    for prompts in (report["prompts"], figures["prompts"]):
+        assert {length: f["prompt_tokens"] for length, f in prompts.items()} == {"4096": 999, "7168": 999}
+    assert "Prompt processing, cold" in result.output
     assert figures["code"]["ratio"] == figures["code"]["ours_tok_s"] / figures["code"]["stock_tok_s"]
     assert "Against stock vLLM" in result.output
 

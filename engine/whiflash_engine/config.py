@@ -83,8 +83,9 @@ class EngineConfig(BaseModel):
     enforce_eager: bool = False
     """Skip compilation: starts in seconds, runs slower. For tests."""
     seed: int = 0
-    stock: Literal["eagle3", "dflash"] | None = None
-    """Draft with vLLM's own proposer for this one method: a benchmark's peer, without routing and records."""
+    stock: Literal["off", "eagle3", "dflash"] | None = None
+    """Run vLLM as it is, with its own proposer for one method or with none (``off``): a benchmark's peer, without
+    routing and records."""
     vllm_args: dict[str, Any] = Field(default_factory=dict)
     """Any other vLLM engine argument by its Python name; passed through unchanged."""
 

@@ -107,6 +107,8 @@ def drafting_arguments(config: WhiFlashConfig, models: ResolvedModels) -> dict[s
 
 def stock_arguments(method: str, config: WhiFlashConfig, models: ResolvedModels) -> dict[str, Any]:
     """Return the arguments by which vLLM itself drafts with one drafter, as many tokens as ours would."""
+    if method == "off":
+        return {}
     drafter, tokens = {
         "eagle3": (models.eagle3, config.eagle3_tokens),
         "dflash": (models.dflash, config.dflash_tokens),

@@ -12,8 +12,8 @@ from whiflash_harnesses.bench.console import open_progress, print_report, result
 from whiflash_harnesses.bench.html import bench_page
 from whiflash_harnesses.bench.runner import BenchOptions, Progress, Service, run_bench
 
-STOCK = ("eagle3", "dflash")
-QUICK: dict[str, Any] = {"requests": 3, "max_tokens": 96, "oracle": False, "stock": False}
+STOCK = ("off", "eagle3", "dflash")
+QUICK: dict[str, Any] = {"requests": 3, "max_tokens": 96, "oracle": False, "stock": False, "prompt_lengths": ()}
 """``--quick``: about five minutes on two cores, the start of the engine included."""
 
 
@@ -61,10 +61,10 @@ def measure_stock(
 
 
 def against_stock(report: dict[str, Any], alone: dict[str, Any], method: str) -> dict[str, Any]:
-    """Return tokens per second of our arm and of stock vLLM, and ours over stock's, per workload and overall."""
+    """Return tokens per second of our arm and of stock vLLM, and ours over stock's; and stock's ``prompts``."""
     parts = {**report["workloads"], "overall": report["overall"]}
     others = {**alone["workloads"], "overall": alone["overall"]}
-    figures = {}
+    figures: dict[str, Any] = {"prompts": alone.get("prompts", {})}
     for name, part in parts.items():
         ours, stock = part["arms"][method]["tok_s"], others[name]["arms"]["off"]["tok_s"]
         figures[name] = {

@@ -123,7 +123,10 @@ ExtraTable = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 def extra_tables(report: dict[str, Any]) -> list[ExtraTable]:
     """Return what a report says beside its arms; a table without rows is left out."""
     parts = {**report["workloads"], OVERALL: report["overall"]}
-    tables = (_router_table(parts), _oracle_table(parts), _stock_table(report.get("stock") or {}))
+    stock = report.get("stock") or {}
+    prompts = {"ours, both drafters": report.get("prompts") or {}}
+    prompts |= {f"stock vLLM, {method}": of_method["prompts"] for method, of_method in stock.items()}
+    tables = (_router_table(parts), _oracle_table(parts), _stock_table(stock), _prompt_table(prompts))
     return [table for table in tables if table[2]]
 
 
@@ -156,9 +159,21 @@ def _stock_table(stock: dict[str, Any]) -> ExtraTable:
         (method, name, _format(f["stock_tok_s"], 1), _format(f["ours_tok_s"], 1), _format(f["ratio"], 2))
         for method, of_method in stock.items()
         for name, f in of_method.items()
+        if name != "prompts"
     ]
     columns = ("method", "workload", "stock", "ours", "ours over stock")
     return "Against stock vLLM with one drafter (tokens per second)", columns, rows
+
+
+def _prompt_table(engines: dict[str, dict[str, Any]]) -> ExtraTable:
+    """Seconds per prompt length, and each engine's over those of plain vLLM."""
+    plain = engines.get("stock vLLM, off", {})
+    rows: list[tuple[str, ...]] = []
+    for engine, lengths in engines.items():
+        for length, f in lengths.items():
+            over = f["seconds"] / plain[length]["seconds"] if length in plain else None
+            rows.append((engine, str(f["prompt_tokens"]), _format(f["seconds"], 2), _format(over, 2)))
+    return "Prompt processing, cold", ("engine", "prompt tokens", "seconds", "over plain vLLM"), rows
 
 
 Cell = Callable[[str, dict[str, Any], dict[str, Any]], str]

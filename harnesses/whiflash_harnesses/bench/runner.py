@@ -17,6 +17,7 @@ from whiflash_engine.trace import RoundRecord
 from whiflash_harnesses.bench.examples import pick_examples
 from whiflash_harnesses.bench.figures import Group, Sample, workload_figures
 from whiflash_harnesses.bench.oracles import SURVEY, oracle_figures
+from whiflash_harnesses.bench.prefill import measure_prompts
 from whiflash_harnesses.bench.workloads import (
     WARM_UP,
     WORKLOADS,
@@ -44,7 +45,9 @@ class BenchOptions:
     seed: int = 0
     concurrency: int = 1
     stock: bool = True
-    """Also measure vLLM's own EAGLE-3 and DFlash, each in an engine of its own, on the same requests."""
+    """Also measure vLLM as it is: plain, with EAGLE-3 and with DFlash, each in an engine of its own."""
+    prompt_lengths: tuple[int, ...] = (4096, 7168)
+    """Also measure how long prompts of about so many tokens take."""
     oracle: bool = True
     """Also survey every request (untimed): what would perfect routing have reached?"""
 
@@ -108,7 +111,13 @@ def run_bench(service: Service, options: BenchOptions, progress: Progress) -> di
         progress.note("starting the engine (the first start compiles and can take minutes)")
         service.start()
         groups, surveys = asyncio.run(measure(service, options, progress))
-        return build_report(groups, options, service.describe(), surveys)
+        report = build_report(groups, options, service.describe(), surveys)
+        if options.prompt_lengths:
+            progress.note("processing long prompts")
+            salt = uuid.uuid4().hex
+            prompts = measure_prompts(service, options.prompt_lengths, salt, time.perf_counter)
+            report["prompts"] = asyncio.run(prompts)
+        return report
     finally:
         service.close()
 
