@@ -467,7 +467,7 @@ def test_options_reach_the_plan(service: ScriptedService) -> None:
     result = run_cli("--workload", "code,chat", "--workload", "diff", "--arms", "off,dflash", "--requests", "1",
                      "--no-stock")  # fmt: skip
     assert result.exit_code == 0, result.output
-    measured = [body for body in service.bodies if body["max_tokens"] == 256]
+    measured = [body for body in service.bodies if body["max_tokens"] == 192]
     assert sum(body["vllm_xargs"][ROUTER_KEY] == SURVEY for body in measured) == 3
     measured = [body for body in measured if body["vllm_xargs"][ROUTER_KEY] != SURVEY]
     assert len(measured) == 3 * 2

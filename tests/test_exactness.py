@@ -100,6 +100,20 @@ def test_records_account_for_every_token(engine: Any) -> None:
     assert position == len(tokens(answer)) == answer["usage"]["completion_tokens"]
 
 
+@pytest.mark.parametrize("drafter", ["eagle3", "dflash", "ngram"])
+def test_a_survey_foretells_every_round(engine: Any, plain: dict[str, Any], drafter: str) -> None:
+    """Replaying what all drafters said at every token gives the very rounds that one of them alone makes."""
+    answer = engine.chat(body(PROMPTS[0], "survey"))
+    assert tokens(answer) == tokens(plain[PROMPTS[0]])
+    alone = engine.chat(body(PROMPTS[0], drafter))["whiflash"]["trace"]
+    said = {record["position"]: record["survey"].get(drafter, []) for record in answer["whiflash"]["trace"]}
+    for record in alone:
+        draft, following = said[record["position"]], tokens(answer)[record["position"] :]
+        right = [a == b for a, b in zip(draft, following, strict=False)] + [False]
+        assert record["drafted"] in (len(draft), 0), "the token budget may cut the last draft"
+        assert record["accepted"] == min(right.index(False), record["drafted"], len(following) - 1)
+
+
 def test_entropy_router_follows_its_signal(engine: Any) -> None:
     from whiflash_engine.checkpoints.registry import resolve
 

@@ -32,10 +32,10 @@ def bench(
         list[str] | None, typer.Option(help=f"Routers to compare: {', '.join(ARMS)}; `off` drafts nothing.")
     ] = None,
     requests: Annotated[
-        int | None, typer.Option(min=1, help="Requests per workload (default 8; 3 if --quick).")
+        int | None, typer.Option(min=1, help="Requests per workload (default 4; 3 if --quick).")
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=2, help="Longest output in tokens (default 256; 96 if --quick).")
+        int | None, typer.Option(min=2, help="Longest output in tokens (default 192; 96 if --quick).")
     ] = None,
     seed: Annotated[int, typer.Option(help="Shuffles the order of the arms.")] = 0,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the report to this file.")] = None,

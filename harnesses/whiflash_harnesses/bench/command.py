@@ -14,7 +14,7 @@ from whiflash_harnesses.bench.runner import BenchOptions, Progress, Service, run
 
 STOCK = ("off", "eagle3", "dflash")
 QUICK: dict[str, Any] = {"requests": 3, "max_tokens": 96, "oracle": False, "stock": False, "prompt_lengths": ()}
-"""``--quick``: about five minutes on two cores, the start of the engine included."""
+"""``--quick``: about seven minutes on two cores, the start of the engine included."""
 
 
 def execute(

@@ -40,8 +40,8 @@ class BenchOptions:
 
     workloads: tuple[str, ...] = WORKLOADS
     arms: tuple[str, ...] = ARMS
-    requests: int = 8
-    max_tokens: int = 256
+    requests: int = 4
+    max_tokens: int = 192
     seed: int = 0
     concurrency: int = 1
     stock: bool = True
