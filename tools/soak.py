@@ -1,6 +1,6 @@
 """Soak: many short requests of mixed routers through one engine; acceptance and memory must stay level.
 
-``python tools/soak.py --requests 500``. Prints acceptance and the core's resident memory for every hundred requests;
+``python tools/soak.py --requests 500``. Prints acceptance and the core's resident memory per hundred requests;
 exit code 1 if the last hundred differ from the first.
 """
 
