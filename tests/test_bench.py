@@ -220,6 +220,7 @@ class ScriptedService:
         self.bodies: list[dict[str, Any]] = []
         self.events: list[str] = []
         self.running = self.most_running = 0
+        self.max_model_len = 8192
 
     def start(self) -> None:
         self.events.append("start")
@@ -547,10 +548,18 @@ def test_errors_of_the_engine_are_one_line_too(service: ScriptedService) -> None
 
 
 def test_engine_config_of_the_options() -> None:
-    options = small(concurrency=40, seed=3)
-    config = command.engine_config(options, {"target": "t", "eagle3": None, "dflash": "d"}, True)
+    models = {"target": "t", "eagle3": None, "dflash": "d"}
+    config = command.engine_config(models, concurrency=40, seed=3, enforce_eager=True)
     assert (config.whiflash.target, config.whiflash.eagle3, config.whiflash.dflash) == ("t", None, "d")
     assert (config.max_num_seqs, config.seed, config.enforce_eager) == (40, 3, True)
+
+
+def test_arms_that_lack_something_are_left_out_or_named(tmp_path: Path) -> None:
+    folders: dict[str, str | None] = dict.fromkeys(("target", "eagle3", "dflash"), str(tmp_path))
+    config = command.engine_config(folders, concurrency=1, seed=0)
+    assert command.default_arms(config) == tuple(arm for arm in runner.ARMS if arm != "neural")
+    with pytest.raises(CheckpointError, match="router 'neural' needs a network"):
+        command.check_arms(("off", "neural"), config)
 
 
 def test_live_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,10 +4,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whiflash_engine.routing import calibrate
-from whiflash_engine.routing.calibrate import by_threshold, entropy_of, full
+from whiflash_engine.routing import calibrate, replay
+from whiflash_engine.routing.calibrate import entropy_of
 from whiflash_engine.routing.fitting import FitOptions, fit_acceptance, fit_neural
-from whiflash_engine.routing.labels import Labels, Round, acceptance_length, decode, shares
+from whiflash_engine.routing.labels import Labels, accepted_prefix
+from whiflash_engine.routing.replay import Round, acceptance_length, by_threshold, decode, full, shares
 
 HIDDEN = 6
 
@@ -17,7 +18,6 @@ def labels(
 ) -> Labels:
     count = len(entropy)
     return Labels(
-        kind="code",
         entropy=torch.tensor(entropy),
         hidden=torch.zeros(count, HIDDEN) if hidden is None else hidden,
         accepted={"eagle3": torch.tensor(eagle3), "dflash": torch.tensor(dflash)},
@@ -70,11 +70,24 @@ LENGTHS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 7), st.floats(0, 
 @given(st.lists(LENGTHS, min_size=1, max_size=4))
 def test_no_single_drafter_beats_the_oracle_of_its_request(parts: list[list[tuple[int, int, float]]]) -> None:
     answers = [labels([h for *_, h in p], [e for e, *_ in p], [d for _, d, _ in p]) for p in parts]
-    oracle = calibrate.best_per_request(answers, calibrate.PAIR)
-    for name in calibrate.PAIR:
-        assert len(oracle) <= len(decode(answers, full(name)))
-    emitted = [sum(made.accepted + 1 for made in decode(answers, full(name))) for name in calibrate.PAIR]
+    per_request = replay.best_per_request(answers, replay.PAIR)
+    per_round = replay.best_per_round(answers, replay.PAIR)
+    assert len(per_round) <= len(per_request)
+    for name in replay.PAIR:
+        assert len(per_request) <= len(decode(answers, full(name)))
+    emitted = [sum(made.accepted + 1 for made in decode(answers, full(name))) for name in replay.PAIR]
     assert min(emitted) >= sum(map(len, answers)), "a decode ends at or past the last token"
+
+
+def test_the_longest_draft_now_is_not_always_the_best_choice() -> None:
+    part = labels([0.0] * 9, [1, 0, 4, 0, 0, 0, 0, 0, 0], [2, 0, 0, 0, 0, 0, 0, 1, 0])
+    assert [made.drafter for made in replay.best_per_round([part], replay.PAIR)] == ["eagle3", "eagle3", "dflash"]
+
+
+def test_a_prefix_is_accepted_up_to_the_first_wrong_token() -> None:
+    assert accepted_prefix([1, 2, 3], [1, 2, 4, 3]) == 2
+    assert accepted_prefix([1, 2, 3], [1, 2]) == 2
+    assert accepted_prefix([], [1]) == accepted_prefix([2], []) == 0
 
 
 def told_apart(count: int, seed: int) -> list[Labels]:
@@ -98,7 +111,7 @@ def test_the_neural_router_learns_the_sign_of_the_lead() -> None:
     assert float(model(eagle3)) > notes["threshold"] > float(model(dflash))
     fresh = told_apart(6, 1)
     routed = decode(fresh, by_threshold(calibrate.delta_of(model), notes["threshold"]))
-    assert acceptance_length(routed) > max(acceptance_length(decode(fresh, full(n))) for n in calibrate.PAIR)
+    assert acceptance_length(routed) > max(acceptance_length(decode(fresh, full(n))) for n in replay.PAIR)
 
 
 def test_the_acceptance_network_learns_who_survives() -> None:

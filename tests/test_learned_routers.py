@@ -19,6 +19,7 @@ from whiflash_engine.routing import (
     build_routers,
 )
 from whiflash_engine.routing.acceptance import AcceptanceModel, Track, corrected
+from whiflash_engine.routing.cost import PATIENCE
 from whiflash_engine.routing.costs import ENOUGH, WINDOW, PhaseTimes
 from whiflash_engine.routing.mlp import RouterMlp, load_mlp, save_mlp
 from whiflash_engine.trace import RoundRecord
@@ -77,6 +78,27 @@ def test_a_corrupt_router_file_is_named(tmp_path: Path) -> None:
 def test_an_acceptance_file_must_say_whose_outputs_are_whose(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="which output is whose"):
         AcceptanceModel.read(public_form(tmp_path / "r.safetensors", outputs=11), HIDDEN)
+
+
+def test_a_network_as_wide_as_the_state_is_read(tmp_path: Path) -> None:
+    save_mlp(RouterMlp(16, 1, 16), tmp_path / "r.safetensors", {})
+    model, _ = load_mlp(tmp_path / "r.safetensors", 16)
+    assert (model.up.out_features, model.down.out_features) == (16, 1)
+
+
+def test_router_files_are_checked_before_the_engine_starts(tmp_path: Path) -> None:
+    from whiflash_engine.checkpoints.registry import ResolvedModels
+    from whiflash_engine.checkpoints.validate import check_router_files
+
+    wide = public_form(tmp_path / "wide.safetensors", outputs=11)
+    models = ResolvedModels("t", "t", None, None, 1.0, neural_router=str(wide))
+    with pytest.raises(
+        CheckpointError, match="has 11 outputs, the neural router has one: is it"
+    ):
+        check_router_files(models, HIDDEN)
+    models = ResolvedModels("t", "t", None, None, 1.0, acceptance=str(wide))
+    with pytest.raises(CheckpointError, match="which output is whose"):
+        check_router_files(models, HIDDEN)
 
 
 # Neural
@@ -189,9 +211,43 @@ def test_catching_up_counts() -> None:
     router = CostRouter(("eagle3", "dflash"), fixed({"eagle3": 0.61, "dflash": 0.6}), costs)
     offers = {"eagle3": 4, "dflash": 4}
     for _ in range(ENOUGH):
-        costs.add_catch_up(15, 0.9)
+        costs.add_writes(1, 0.1)
+        costs.add_writes(16, 0.9)
     assert choose(router, offers).drafter == "eagle3"  # type: ignore[union-attr]
     assert choose(router, offers, deferred={"eagle3": 15, "dflash": 0}).drafter == "dflash"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("how", ["bad forecast", "slow moment"])
+def test_a_drafter_that_had_a_bad_spell_gets_another_chance(how: str) -> None:
+    """What is not chosen is not measured: without a fresh start one bad spell would last for ever."""
+    costs = measured({}, per_row=0.02)
+    router = CostRouter(("eagle3",), AcceptanceModel.read(None, HIDDEN), costs)
+    if how == "slow moment":
+        for _ in range(ENOUGH):
+            costs.add_draft("eagle3", 1, 4, 9.0)
+    choices = []
+    for number in range(4 * PATIENCE):
+        choice = choose(router, {"eagle3": 4}, request="r")
+        choices.append(choice is not None)
+        if choice is not None:
+            costs.add_draft("eagle3", 1, choice.tokens, 0.05 * choice.tokens)
+            accepted = 0 if how == "bad forecast" and number < PATIENCE // 2 else choice.tokens
+            router.observe(record("eagle3", choice.tokens, accepted))
+    assert not any(choices[PATIENCE // 2 : PATIENCE // 2 + 50]), "it was given up"
+    assert all(choices[-50:]), "and found to be worth it again"
+
+
+def test_a_cut_draft_is_held_against_its_own_length_only() -> None:
+    router = CostRouter(("eagle3",), fixed({"eagle3": 0.9}), measured({"eagle3": 0.01}))
+    for _ in range(20):
+        assert choose(router, {"eagle3": 8}, request="r") is not None
+        router.observe(record("eagle3", 2, 2))
+    assert router._tracks["r"]["eagle3"].ratio() == pytest.approx(2 / (0.9 + 0.81), abs=0.02)
+
+
+def test_costs_of_one_batch_size_serve_for_another() -> None:
+    costs = measured({"eagle3": 0.1})
+    assert costs.round_seconds("eagle3", 4, 3) == pytest.approx(costs.round_seconds(None, 0, 15) + 0.4)
 
 
 def record(drafter: str, drafted: int, accepted: int, request: str = "r") -> RoundRecord:

@@ -9,7 +9,14 @@ from typing import Annotated
 import typer
 
 from whiflash_agent import _cli
-from whiflash_harnesses.bench.command import QUICK, engine_config, execute, open_service
+from whiflash_harnesses.bench.command import (
+    QUICK,
+    check_arms,
+    default_arms,
+    engine_config,
+    execute,
+    open_service,
+)
 from whiflash_harnesses.bench.runner import ARMS, BenchOptions
 from whiflash_harnesses.bench.workloads import WORKLOADS
 
@@ -62,15 +69,16 @@ def bench(
     """Measure speed and acceptance of every arm; exit 1 if any arm's greedy output is not that of `off`."""
     sizes = QUICK if quick else {}
     given = {"requests": requests, "max_tokens": max_tokens, "oracle": oracle, "stock": stock}
+    models = {"target": model, "eagle3": eagle3, "dflash": dflash}
+    config = engine_config(models, concurrency=concurrency, seed=seed, enforce_eager=enforce_eager)
     options = BenchOptions(
         workloads=_names(workload, WORKLOADS),
-        arms=_names(arms, ARMS),
+        arms=default_arms(config) if arms is None else _names(arms, ()),
         seed=seed,
         concurrency=concurrency,
         **{**sizes, **{name: value for name, value in given.items() if value is not None}},
     )
-    models = {"target": model, "eagle3": eagle3, "dflash": dflash}
-    config = engine_config(options, models, enforce_eager)
+    check_arms(options.arms, config)
     raise typer.Exit(execute(options, config, json_path, open_service, html_path))
 
 

@@ -91,15 +91,15 @@ class RoundRunner:
         ``verify_s`` and ``signal_s``: seconds the target took, and the computing of the routers' signals.
         """
         started = perf_counter()
-        self._note_verify(requests, verify_s, started)
+        self._note_verify(requests, started)
         self._close_records(requests, verify_s)
         drafting = sum(request.sampled > 0 for request in requests)
         plans = [self._route(request, index, batch, drafting) for index, request in enumerate(requests)]
         routed = perf_counter()
-        caught_up = self._catch_up(requests, batch, plans)
+        caught_up, rows = self._catch_up(requests, batch, plans)
         written = perf_counter()
-        if sum(caught_up):
-            self.costs.add_catch_up(sum(caught_up), written - routed)
+        if rows and not any(_is_prompt_step(request) for request in requests):
+            self.costs.add_writes(rows, written - routed)
         proposed = self._propose(batch, plans)
         self._last_end = perf_counter()
         seconds = {
@@ -164,13 +164,17 @@ class RoundRunner:
         choice = state.router.choose(signals, offers)
         return _Plan((choice,), choice) if choice else _NOTHING
 
-    def _catch_up(self, requests: Sequence[StepRequest], batch: RoundBatch, plans: Sequence[_Plan]) -> list[int]:
-        """Write what is due to each drafter, defer the rest; return how many deferred rows each request caught up.
+    def _catch_up(
+        self, requests: Sequence[StepRequest], batch: RoundBatch, plans: Sequence[_Plan]
+    ) -> tuple[list[int], int]:
+        """Write what is due to each drafter, defer the rest.
+
+        Return how many deferred rows each request caught up, and how many rows were written in all.
 
         The last row of a request that is about to draft is left to its drafter, which runs its layers on it.
         """
         ends = [last + 1 for last in batch.last_rows.tolist()]
-        caught_up = [0] * len(requests)
+        caught_up, written = [0] * len(requests), 0
         for name, deferred in self.deferred.items():
             drafter = self.drafters[name]
             due: list[ContextRows] = []
@@ -187,14 +191,15 @@ class RoundRunner:
                     deferred.put(request.req_id, rows)
             due = [rows for rows in due if len(rows)]
             if due:
-                drafter.write_context(join_rows(due))
-        return caught_up
+                joined = join_rows(due)
+                written += len(joined)
+                drafter.write_context(joined)
+        return caught_up, written
 
     def _due_now(self, request: StepRequest, rows: int) -> bool:
         """Whether rows must be written though their drafter does not draft: prompt rows, or a block is full."""
-        prompt_step = request.sampled == request.output_tokens
         before = request.context_tokens - rows
-        return prompt_step or request.context_tokens // self.block_size > before // self.block_size
+        return _is_prompt_step(request) or request.context_tokens // self.block_size > before // self.block_size
 
     def _propose(self, batch: RoundBatch, plans: Sequence[_Plan]) -> list[dict[str, list[int]]]:
         """Return each request's drafts by drafter."""
@@ -210,12 +215,12 @@ class RoundRunner:
                 drafts[index][name] = tokens
         return drafts
 
-    def _note_verify(self, requests: Sequence[StepRequest], verify_s: float, started: float) -> None:
+    def _note_verify(self, requests: Sequence[StepRequest], started: float) -> None:
         """Tell the costs what a pass over drafts took, with what the engine did between two passes."""
         under_way = [self._opened(request.req_id, request.extra_args).record for request in requests]
         if self._last_end is not None and all(record is not None for record in under_way):
             rows = sum(1 + request.verified_drafts for request in requests)
-            self.costs.add_verify(rows, max(verify_s, started - self._last_end))
+            self.costs.add_verify(rows, started - self._last_end)
 
     def _close_records(self, requests: Sequence[StepRequest], verify_s: float) -> None:
         for request in requests:
@@ -258,6 +263,11 @@ class RoundRunner:
             )
             state.rounds += 1
             state.drafter = drafter
+
+
+def _is_prompt_step(request: StepRequest) -> bool:
+    """Whether the step processed prompt rows of a request that had no output before."""
+    return request.sampled == request.output_tokens
 
 
 def _signal(request: StepRequest, choice: Choice | None) -> dict[str, float]:

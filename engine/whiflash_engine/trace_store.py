@@ -9,24 +9,28 @@ TRACE_KEY = "whiflash_trace_id"
 
 
 class TraceStore:
-    """At most ``capacity`` requests; the oldest go first, so that nobody's traces grow without bound."""
+    """At most ``capacity`` records; the oldest requests' go first, so that abandoned traces do not pile up."""
 
-    def __init__(self, capacity: int = 1024, *, enabled: bool = True) -> None:
+    def __init__(self, capacity: int = 200_000, *, enabled: bool = True) -> None:
         self.capacity = capacity
         self.enabled = enabled
         self._records: OrderedDict[str, list[RoundRecord]] = OrderedDict()
+        self._count = 0
 
     def add(self, trace_id: str, record: RoundRecord) -> None:
         """Append a closed record to its request's trace."""
         if not self.enabled:
             return
         self._records.setdefault(trace_id, []).append(record)
-        while len(self._records) > self.capacity:
-            self._records.popitem(last=False)
+        self._count += 1
+        while self._count > self.capacity:
+            self._count -= len(self._records.popitem(last=False)[1])
 
     def take(self, trace_id: str) -> list[RoundRecord]:
         """Return and forget the records of one request; an unknown one has none."""
-        return self._records.pop(trace_id, [])
+        taken = self._records.pop(trace_id, [])
+        self._count -= len(taken)
+        return taken
 
     def __len__(self) -> int:
         return len(self._records)

@@ -89,8 +89,9 @@ def resolve(
     *,
     cache_dir: Path | None = None,
     progress: Callable[[str], None] | None = None,
+    prepare: bool = True,
 ) -> ResolvedModels:
-    """Return the models that ``config`` names, preparing the embedded target if it is the one.
+    """Return the models that ``config`` names, preparing the embedded target if it is the one (and ``prepare``).
 
     A drafter that the pair does not have is ``None``, unless the configured router needs it.
 
@@ -117,7 +118,7 @@ def resolve(
         licences=tuple(LICENCES[name] for name in (config.target, eagle3, dflash) if name in LICENCES),
     )
     check_router_fits(config.router, models, config)
-    if entry is None or not entry.embedded:
+    if entry is None or not entry.embedded or not prepare:
         return models
     # Last, because it may take half a minute: what is wrong with the configuration is said first.
     prepared = prepare_target(config.target, cache_dir=cache_dir, progress=progress)

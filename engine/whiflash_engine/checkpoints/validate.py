@@ -20,6 +20,8 @@ from whiflash_engine.checkpoints.formats import (
 from whiflash_engine.checkpoints.registry import ResolvedModels
 from whiflash_engine.config import WhiFlashConfig
 from whiflash_engine.errors import CheckpointError
+from whiflash_engine.routing.acceptance import AcceptanceModel
+from whiflash_engine.routing.mlp import load_mlp
 
 _LABELS = {"eagle3": "EAGLE-3", "dflash": "DFlash"}
 
@@ -27,10 +29,25 @@ _LABELS = {"eagle3": "EAGLE-3", "dflash": "DFlash"}
 def check_models(models: ResolvedModels, config: WhiFlashConfig) -> None:
     """Raise a one-line :class:`CheckpointError` if a file is damaged or a drafter does not fit the target."""
     target = _read_target(models.target)
+    if target is not None:
+        check_router_files(models, target.hidden_size)
     if models.eagle3 and Path(models.eagle3).is_dir():
         check_eagle3(Path(models.eagle3), target, models.target)
     if models.dflash and Path(models.dflash).is_dir():
         check_dflash(Path(models.dflash), target, models.target, config.dflash_tokens)
+
+
+def check_router_files(models: ResolvedModels, hidden: int) -> None:
+    """Raise :class:`CheckpointError` for a router's network that is damaged, or is not for this target or use."""
+    if models.neural_router is not None:
+        model, _ = load_mlp(Path(models.neural_router), hidden)
+        if model.down.out_features != 1:
+            raise CheckpointError(
+                f"neural_router={models.neural_router} has {model.down.out_features} outputs, the neural router "
+                "has one: is it the cost router's file (acceptance=)?"
+            )
+    if models.acceptance is not None:
+        AcceptanceModel.read(Path(models.acceptance), hidden)
 
 
 def check_eagle3(folder: Path, target: Shape | None, target_name: str) -> None:

@@ -23,7 +23,7 @@ class DFlashDrafter(HostedDrafter):
 
     def shorten_head(self, vocabulary: torch.Tensor) -> None:
         """Draft from the target ids in ``vocabulary`` [tokens] only: the head's rows for the others go unread."""
-        self._short_head = self.loader.model.lm_head.weight[vocabulary].clone()
+        self._short_head = self.loader.model.lm_head.weight[vocabulary]
         self._vocabulary = vocabulary.int()
 
     def greedy_tokens(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""N-gram lookup: the tokens that followed the last time this request's text said the same.
+"""N-gram lookup: the tokens that followed where this request's text said the same before.
 
 No model and no cache: what ends the text is looked up in the prompt and output before it. Agents copy what they
 read (an edit repeats the file, a retry the call), and copied text is drafted whole. The search is vLLM's
@@ -19,7 +19,7 @@ MAX_MATCH = 5
 
 
 def lookup(text: NDArray[np.int32], max_tokens: int) -> list[int]:
-    """Return up to ``max_tokens`` tokens that followed the longest earlier match of the ending of ``text``."""
+    """Return up to ``max_tokens`` tokens that followed the (first) longest match of the ending of ``text``."""
     found = _find_longest_matched_ngram_and_propose_tokens(
         text, MIN_MATCH, MAX_MATCH, len(text) + max_tokens, max_tokens
     )

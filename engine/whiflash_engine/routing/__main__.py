@@ -7,15 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-from whiflash_engine.errors import WhiFlashError
+from whiflash_engine.errors import CheckpointError, WhiFlashError
 from whiflash_engine.routing import calibrate as calibrating
+from whiflash_engine.routing import replay
 from whiflash_engine.routing.acceptance import AcceptanceModel
 from whiflash_engine.routing.fitting import FitOptions, fit_acceptance, fit_neural
-from whiflash_engine.routing.labels import Labels, decode
+from whiflash_engine.routing.labels import Labels
 from whiflash_engine.routing.mlp import load_mlp, save_mlp
+from whiflash_engine.training.prompts import Split
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 log = logging.getLogger(__name__)
+
+_LEAST_ANSWERS = 2
 
 Target = Annotated[Path, typer.Option(help="Folder of the target model.", exists=True, file_okay=False)]
 Work = Annotated[Path, typer.Option(help="Folder of the recorded answers (`training generate`).")]
@@ -38,7 +42,15 @@ def calibrate(
     """Calibrate every router on the calibration split, and say what each reaches on held-out answers."""
     from whiflash_engine.training import stages  # not at the top: the engine imports routers, not training
 
-    answers = stages.router_labels(target, work, drafters, "calibration", per_kind)
+    splits: tuple[Split, ...] = ("calibration", "held_out")
+    sides = {split: stages.router_labels(target, work, drafters, split, per_kind) for split in splits}
+    for split, found in sides.items():
+        if len(found) < _LEAST_ANSWERS:
+            raise CheckpointError(
+                f"{work} has {len(found)} greedy answers of the split {split!r}, {_LEAST_ANSWERS} are needed: run "
+                "`python -m whiflash_engine.training generate` for longer"
+            )
+    answers = sides["calibration"]
     log.info("%d calibration answers, %d possible rounds", len(answers), sum(map(len, answers)))
     points = calibrating.sweep(answers, calibrating.entropy_of, calibrating.ENTROPY_CANDIDATES)
     options = FitOptions(seed=seed)
@@ -47,7 +59,7 @@ def calibrate(
     lengths = {name: max(int(answer.offered[name].max()) for answer in answers) for name in answers[0].offered}
     acceptance, acceptance_notes = fit_acceptance(answers, lengths, options)
     save_mlp(acceptance, drafters / "acceptance.safetensors", acceptance_notes)
-    found = {
+    result = {
         "schema": "whiflash-router/2",
         "entropy_threshold_nats": calibrating.best_threshold(points),
         "neural": neural_notes,
@@ -55,34 +67,30 @@ def calibrate(
         "answers": len(answers),
         "entropy_histogram": calibrating.histogram(answers),
         "entropy_sweep": points,
-        "held_out": evaluation(
-            stages.router_labels(target, work, drafters, "held_out", per_kind), drafters, points
-        ),
+        "held_out": evaluation(sides["held_out"], drafters, points),
     }
-    (drafters / "router.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    typer.echo(json.dumps(found["held_out"], indent=2))
+    (drafters / "router.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    typer.echo(json.dumps(result["held_out"], indent=2))
 
 
 def evaluation(answers: list[Labels], drafters: Path, points: list[dict[str, float]]) -> dict[str, Any]:
     """Return what every arm, router and oracle reaches on ``answers`` in replay."""
     hidden = answers[0].hidden.shape[1]
     names = tuple(answers[0].offered)
-    rounds, costs = calibrating.replay_cost_router(
-        answers, names, AcceptanceModel.read(drafters / "acceptance.safetensors", hidden)
-    )
+    acceptance = AcceptanceModel.read(drafters / "acceptance.safetensors", hidden)
     neural, notes = load_mlp(drafters / "neural_router.safetensors", hidden)
-    by_entropy = calibrating.by_threshold(calibrating.entropy_of, calibrating.best_threshold(points))
-    by_delta = calibrating.by_threshold(calibrating.delta_of(neural), float(str(notes["threshold"])))
+    by_entropy = replay.by_threshold(calibrating.entropy_of, calibrating.best_threshold(points))
+    by_delta = replay.by_threshold(calibrating.delta_of(neural), float(str(notes["threshold"])))
     arms = {
-        **{name: decode(answers, calibrating.full(name)) for name in names},
-        "entropy": decode(answers, by_entropy),
-        "neural": decode(answers, by_delta),
-        "cost": rounds,
-        "oracle per request": calibrating.best_per_request(answers, names),
-        "oracle per round": decode(answers, calibrating.best_per_round(names)),
-        "oracle per round, EAGLE-3 or DFlash": decode(answers, calibrating.best_per_round(calibrating.PAIR)),
+        **{name: replay.decode(answers, replay.full(name)) for name in names},
+        "entropy": replay.decode(answers, by_entropy),
+        "neural": replay.decode(answers, by_delta),
+        "cost": replay.replay_cost_router(answers, names, acceptance),
+        "oracle per request": replay.best_per_request(answers, names),
+        "oracle per round": replay.best_per_round(answers, names),
+        "oracle per round, EAGLE-3 or DFlash": replay.best_per_round(answers, replay.PAIR),
     }
-    return {name: calibrating.report(made, costs) for name, made in arms.items()}
+    return {name: replay.report(made) for name, made in arms.items()}
 
 
 def main() -> None:

@@ -43,7 +43,10 @@ class AcceptanceModel:
                 f"router file {path} does not say which output is whose: make one with "
                 "`python -m whiflash_engine.routing calibrate`"
             )
-        return cls(model, {str(name): (int(span[0]), int(span[1])) for name, span in columns.items()})
+        spans = {str(name): (int(span[0]), int(span[1])) for name, span in columns.items()}
+        if max((end for _, end in spans.values()), default=0) > model.down.out_features:
+            raise CheckpointError(f"router file {path} names more outputs than it has: make it again")
+        return cls(model, spans)
 
     def survivals(self, hidden: Tensor | None, lengths: dict[str, int]) -> dict[str, list[float]]:
         """Return for each drafter in ``lengths`` the survival probability of its first draft tokens."""

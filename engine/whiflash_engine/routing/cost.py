@@ -15,6 +15,9 @@ from whiflash_engine.routing.base import Choice, Router, Signals
 from whiflash_engine.routing.costs import RoundCosts
 from whiflash_engine.trace import RoundRecord
 
+PATIENCE = 256
+"""Rounds in which a drafter could have drafted and was not chosen, after which its bad record is dropped."""
+
 
 class CostRouter(Router):
     """Maximises expected tokens per second over ``drafters``."""
@@ -28,20 +31,37 @@ class CostRouter(Router):
         self._costs = costs
         self._everywhere: dict[str, Track] = defaultdict(partial(Track, GLOBAL_WINDOW))
         self._tracks: dict[str, dict[str, Track]] = defaultdict(lambda: defaultdict(partial(Track, WINDOW)))
-        self._expected: dict[str, float] = {}
+        self._forecast: dict[str, list[float]] = {}
+        self._unused: dict[str, int] = dict.fromkeys(drafters, 0)
 
     def choose(self, signals: Signals, offers: Mapping[str, int]) -> Choice | None:
         """Return the best drafter and length, or ``None`` where plain decoding should be faster."""
         survivals = self._acceptance.survivals(signals.hidden, dict(offers))
-        self._expected.pop(signals.request, None)
+        self._forecast.pop(signals.request, None)
         best, speed = None, 1.0 / self._costs.round_seconds(None, 0, signals.requests)
         for choice, value in self._options(signals, survivals):
             if value > speed:
                 best, speed = choice, value
+        self._note_use(best, offers)
         if best is None:
             return None
-        self._expected[signals.request] = sum(survivals[best.drafter][: best.tokens])
-        return Choice(best.drafter, best.tokens, {"expected_tok_s": speed})
+        self._forecast[signals.request] = survivals[best.drafter]
+        notes = {"expected_tok_s": speed} if self._costs.measured else None
+        return Choice(best.drafter, best.tokens, notes)
+
+    def _note_use(self, choice: Choice | None, offers: Mapping[str, int]) -> None:
+        """Count for how long each drafter was passed over; after ``PATIENCE`` rounds it gets a fresh start.
+
+        What is not chosen is not measured, so a bad spell would otherwise be held against it for ever.
+        """
+        for name in offers:
+            self._unused[name] = 0 if choice and choice.drafter == name else self._unused[name] + 1
+            if self._unused[name] >= PATIENCE:
+                self._unused[name] = 0
+                self._costs.forget(name)
+                self._everywhere.pop(name, None)
+                for tracks in self._tracks.values():
+                    tracks.pop(name, None)
 
     def _options(self, signals: Signals, survivals: dict[str, list[float]]) -> Iterator[tuple[Choice, float]]:
         for name, forecast in survivals.items():
@@ -56,12 +76,14 @@ class CostRouter(Router):
 
     def observe(self, record: RoundRecord) -> None:
         """Learn from a round that is over: forecast against outcome."""
-        expected = self._expected.pop(record.request_id, None)
-        if expected is not None and record.drafted:
+        forecast = self._forecast.pop(record.request_id, None)
+        if forecast is not None and record.drafted:
+            # A grammar or the token budget may have cut the draft: the forecast is cut alike.
+            expected = sum(forecast[: record.drafted])
             self._everywhere[record.drafter].add(expected, record.accepted)
             self._tracks[record.request_id][record.drafter].add(expected, record.accepted)
 
     def forget(self, request: str) -> None:
         """Drop what was learnt of a request that ended."""
         self._tracks.pop(request, None)
-        self._expected.pop(request, None)
+        self._forecast.pop(request, None)

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from whiflash_engine.routing.calibrate import DELTA_CANDIDATES, best_threshold, delta_of, sweep
 from whiflash_engine.routing.labels import Labels
 from whiflash_engine.routing.mlp import RouterMlp
+from whiflash_engine.routing.replay import stacked_accepted
 
 _FITTED_SHARE = 0.8
 """Share of the answers that a network is fitted on; the others choose its epoch and its threshold."""
@@ -78,7 +79,7 @@ def fit_neural(answers: Sequence[Labels], options: FitOptions) -> tuple[RouterMl
     model = new_mlp(answers[0].hidden.shape[1], 1, options.seed)
 
     def loss(outputs: Tensor, part: Sequence[Labels], places: Tensor) -> Tensor:
-        lead = torch.cat([answer.accepted["eagle3"] - answer.accepted["dflash"] for answer in part])
+        lead = stacked_accepted(part, "eagle3") - stacked_accepted(part, "dflash")
         return F.mse_loss(outputs[:, 0], lead[places].float())
 
     error = fit(model, parts, loss, options)
@@ -104,7 +105,7 @@ def fit_acceptance(
         total = outputs.new_zeros(())
         reached_in_all = 0
         for name, (start, end) in columns.items():
-            accepted = torch.cat([answer.accepted[name] for answer in part])[places][:, None]
+            accepted = stacked_accepted(part, name)[places][:, None]
             offered = torch.cat([answer.offered[name] for answer in part])[places][:, None]
             position = torch.arange(end - start)
             reached = (position <= accepted) & (position < offered)

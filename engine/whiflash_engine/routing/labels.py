@@ -1,10 +1,10 @@
 """Router labels: what every drafter would have got right at every possible round of recorded answers.
 
-They come from replay of greedily decoded answers (:mod:`whiflash_engine.training.router_labels`), where
-acceptance is exact: a draft token is accepted if it is the recorded one.
+They come from replay of greedily decoded answers (:mod:`whiflash_engine.training.router_labels`), or from surveys
+by the engine; acceptance is exact there: a draft token is accepted if it is the recorded one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -14,7 +14,6 @@ from torch import Tensor
 class Labels:
     """One answer; row ``s`` of every tensor is about the round after answer token ``s``."""
 
-    kind: str
     entropy: Tensor
     """[rounds] nats, of the target's distribution that the newest token came from."""
     hidden: Tensor
@@ -28,42 +27,7 @@ class Labels:
         return len(self.entropy)
 
 
-@dataclass(frozen=True)
-class Round:
-    """One round of a replayed decode; ``drafter=None`` is a plain step."""
-
-    drafter: str | None
-    drafted: int
-    accepted: int
-
-
-Pick = Callable[[Labels, int], tuple[str, int] | None]
-"""(answer, round) → drafter and draft length, or ``None`` for no draft."""
-
-
-def decode(answers: Sequence[Labels], pick: Pick) -> list[Round]:
-    """Decode all answers as a router that picks by ``pick`` would: each round starts where the last one ended."""
-    rounds = []
-    for answer in answers:
-        at = 0
-        while at < len(answer):
-            choice = pick(answer, at)
-            if choice is None:
-                made = Round(None, 0, 0)
-            else:
-                drafter, tokens = choice
-                made = Round(drafter, tokens, min(tokens, int(answer.accepted[drafter][at])))
-            rounds.append(made)
-            at += made.accepted + 1
-    return rounds
-
-
-def acceptance_length(rounds: Sequence[Round]) -> float:
-    """Return tokens per round, the bonus token included."""
-    return 1 + sum(made.accepted for made in rounds) / max(len(rounds), 1)
-
-
-def shares(rounds: Sequence[Round]) -> dict[str, float]:
-    """Return each drafter's share of the rounds; ``none`` are plain steps."""
-    names = [made.drafter or "none" for made in rounds]
-    return {name: round(names.count(name) / len(names), 4) for name in sorted(set(names))}
+def accepted_prefix(draft: Sequence[int], following: Sequence[int]) -> int:
+    """Return how many tokens of ``draft`` are those that came, up to the first that is not."""
+    right = [a == b for a, b in zip(draft, following, strict=False)] + [False]
+    return right.index(False)

@@ -6,6 +6,7 @@ A file holds two linear layers. Their names do not matter, their shapes do: [wid
 
 import json
 from collections.abc import Mapping
+from itertools import permutations
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -50,8 +51,8 @@ def load_mlp(path: Path, hidden: int) -> tuple[RouterMlp, dict[str, object]]:
         raise CheckpointError(f"router file {path} cannot be read ({error}): train or fetch it again") from error
     weights = [tensor for tensor in tensors.values() if tensor.dim() == 2]
     biases = [tensor for tensor in tensors.values() if tensor.dim() == 1]
-    up = next((w for w in weights if w.shape[1] == hidden), None)
-    down = next((w for w in weights if w is not up and up is not None and w.shape[1] == up.shape[0]), None)
+    pairs = ((a, b) for a, b in permutations(weights, 2) if a.shape[1] == hidden and b.shape[1] == a.shape[0])
+    up, down = next(pairs, (None, None))
     if len(tensors) != 4 or up is None or down is None:
         shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in sorted(tensors.items()))
         raise CheckpointError(

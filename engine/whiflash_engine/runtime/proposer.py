@@ -20,7 +20,7 @@ from whiflash_engine.drafters.base import Drafter
 from whiflash_engine.drafters.dflash import DFlashDrafter
 from whiflash_engine.drafters.eagle3 import Eagle3Drafter
 from whiflash_engine.drafters.ngram import NgramDrafter
-from whiflash_engine.errors import CheckpointError
+from whiflash_engine.errors import CheckpointError, ConfigError
 from whiflash_engine.runtime.dflash_loader import PrefixedDFlashProposer
 
 
@@ -68,10 +68,15 @@ class RoutedProposer(EagleProposer):
     def _shorten_dflash_head(self) -> None:
         """Leave DFlash the rows of the head that the EAGLE-3 head drafts from, where that is asked for."""
         offsets = self.model.draft_id_to_target_id
+        one_worker = self.vllm_config.parallel_config.tensor_parallel_size == 1
+        can = offsets is not None and one_worker and self.dflash_loader.model.draft_id_to_target_id is None
         asked = self.config.dflash_short_head
-        if asked is None:
-            asked = self.device.type == "cpu" and self.vllm_config.parallel_config.tensor_parallel_size == 1
-        if asked and offsets is not None:
+        if asked and not can:
+            raise ConfigError(
+                "dflash_short_head=True needs an EAGLE-3 head with a draft vocabulary, a DFlash drafter on the "
+                "target's whole head, and one worker: leave it out"
+            )
+        if can and (asked or (asked is None and self.device.type == "cpu")):
             ids = torch.arange(len(offsets), device=offsets.device)
             self._dflash.shorten_head(ids + offsets)
 

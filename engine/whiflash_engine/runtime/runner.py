@@ -132,6 +132,8 @@ class RoutedRunnerMixin:
         runner: Any = self
         rows = _accepted_rows(sampled, spec)
         entropies = self._entropies[rows].tolist() if self._entropies is not None else None
+        # The routers' networks are float32 on the CPU: one small copy per step.
+        hidden = states[rows].float().cpu() if states is not None else None
         context = batch.seq_lens.tolist()
         verified = spec.num_draft_tokens if spec is not None else [0] * len(sampled)
         requests = []
@@ -145,7 +147,7 @@ class RoutedRunnerMixin:
                     context_tokens=context[index],
                     extra_args=_extra_args(state),
                     entropy=entropies[index] if entropies else None,
-                    hidden=states[rows[index]] if states is not None else None,
+                    hidden=hidden[index] if hidden is not None else None,
                     verified_drafts=verified[index],
                 )
             )

@@ -159,7 +159,9 @@ def loss(model: DFlash, blocks: Blocks, vocabulary: Tensor) -> tuple[Tensor, lis
 
 
 @torch.no_grad()
-def draft(model: DFlash, blocks: Blocks) -> Tensor:
-    """Return the tokens each block drafts over the whole vocabulary: [anchors, BLOCK - 1]."""
+def draft(model: DFlash, blocks: Blocks, vocabulary: Tensor | None = None) -> Tensor:
+    """Return the tokens each block drafts over the whole vocabulary, or over part of it: [anchors, BLOCK - 1]."""
     states: Tensor = model(blocks)
-    return (states @ model.embedding.T).argmax(dim=-1)
+    if vocabulary is None:
+        return (states @ model.embedding.T).argmax(dim=-1)
+    return vocabulary[(states @ model.embedding[vocabulary].T).argmax(dim=-1)]

@@ -64,10 +64,10 @@ def eagle3_lengths(model: Eagle3, sequence: Sequence, steps: int) -> Tensor:
     return accepted_lengths(eagle3.draft(model, [sequence], steps), sequence)
 
 
-def dflash_lengths(model: DFlash, sequence: Sequence) -> Tensor:
-    """Return accepted lengths of DFlash for every possible round of ``sequence``."""
+def dflash_lengths(model: DFlash, sequence: Sequence, vocabulary: Tensor | None = None) -> Tensor:
+    """Return accepted lengths of DFlash for every possible round of ``sequence``; see :func:`dflash.draft`."""
     anchors = torch.arange(sequence.prompt, sequence.length - 1)
-    parts = [dflash.draft(model, Blocks([sequence], [part])) for part in torch.split(anchors, 128)]
+    parts = [dflash.draft(model, Blocks([sequence], [part]), vocabulary) for part in torch.split(anchors, 128)]
     return accepted_lengths(torch.cat(parts), sequence)
 
 

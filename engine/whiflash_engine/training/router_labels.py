@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from whiflash_engine.routing.entropy import row_entropy
-from whiflash_engine.routing.labels import Labels
+from whiflash_engine.routing.labels import Labels, accepted_prefix
 from whiflash_engine.training import replay
 from whiflash_engine.training.dflash import BLOCK, DFlash
 from whiflash_engine.training.eagle3 import Eagle3
@@ -20,12 +20,12 @@ def label(sequence: Sequence, embedding: Tensor, head: Eagle3, block: DFlash, st
     entropies = [row_entropy(part.float() @ embedding.T) for part in torch.split(states, 64)]
     looked_up, found = ngram_lengths(sequence)
     return Labels(
-        kind=sequence.kind,
         entropy=torch.cat(entropies),
         hidden=states.clone(),
         accepted={
             "eagle3": replay.eagle3_lengths(head, sequence, steps),
-            "dflash": replay.dflash_lengths(block, sequence),
+            # On the CPU, DFlash drafts from the EAGLE-3 head's vocabulary.
+            "dflash": replay.dflash_lengths(block, sequence, head.vocabulary),
             "ngram": looked_up,
         },
         offered={
@@ -44,8 +44,6 @@ def ngram_lengths(sequence: Sequence) -> tuple[Tensor, Tensor]:
     accepted, offered = [], []
     for end in range(sequence.prompt + 1, sequence.length):
         draft = lookup(ids[:end], NGRAM_TOKENS)
-        following = ids[end : end + len(draft)].tolist()
-        right = [a == b for a, b in zip(draft, following, strict=False)] + [False]
-        accepted.append(right.index(False))
+        accepted.append(accepted_prefix(draft, ids[end : end + len(draft)].tolist()))
         offered.append(len(draft))
     return torch.tensor(accepted), torch.tensor(offered)

@@ -1,16 +1,17 @@
 """What ``python -m whiflash_agent.bench`` does, once its options are read."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from whiflash_engine.config import EngineConfig, build_config
-from whiflash_engine.errors import ConfigError
+from whiflash_engine.checkpoints.registry import check_router_fits, resolve
+from whiflash_engine.config import EngineConfig, RouterName, build_config, check_router
+from whiflash_engine.errors import ConfigError, WhiFlashError
 from whiflash_harnesses.bench.console import open_progress, print_report, results_console
 from whiflash_harnesses.bench.html import bench_page
-from whiflash_harnesses.bench.runner import BenchOptions, Progress, Service, run_bench
+from whiflash_harnesses.bench.runner import ARMS, BenchOptions, Progress, Service, run_bench
 
 STOCK = ("off", "eagle3", "dflash")
 QUICK: dict[str, Any] = {"requests": 3, "max_tokens": 96, "oracle": False, "stock": False, "prompt_lengths": ()}
@@ -28,6 +29,8 @@ def execute(
     check_outputs({"--json": json_path, "--html": html_path})
     with open_progress() as progress:
         report = run_bench(open_engine(config), options, progress)
+        if json_path is not None:  # what comes next takes long and may fail
+            write_whole(json_path, json.dumps(report, indent=2) + "\n")
         if options.stock:
             report["stock"] = measure_stock(options, config, report, open_engine, progress)
     console = results_console()
@@ -83,16 +86,37 @@ def open_service(config: EngineConfig) -> Service:
     return service
 
 
+def default_arms(config: EngineConfig) -> tuple[str, ...]:
+    """Return those of the bench's arms that this target has drafters and router files for."""
+    return tuple(arm for arm in ARMS if not _missing(check_router(arm), config))
+
+
+def check_arms(arms: Sequence[str], config: EngineConfig) -> None:
+    """Raise for an arm that this target lacks something for: before the engine starts, not after."""
+    for arm in arms:
+        if error := _missing(check_router(arm), config):
+            raise error
+
+
+def _missing(arm: RouterName, config: EngineConfig) -> WhiFlashError | None:
+    models = resolve(config.whiflash, prepare=False)
+    try:
+        check_router_fits(arm, models, config.whiflash)
+    except WhiFlashError as error:
+        return error
+    return None
+
+
 def engine_config(
-    options: BenchOptions, models: dict[str, str | None], enforce_eager: bool = False
+    models: dict[str, str | None], *, concurrency: int, seed: int, enforce_eager: bool = False
 ) -> EngineConfig:
     """Return the engine of a bench; ``models`` may name ``target``, ``eagle3`` and ``dflash``."""
     given = {name: value for name, value in models.items() if value is not None}
     return EngineConfig(
         whiflash=build_config(**given),
-        max_num_seqs=max(options.concurrency, EngineConfig().max_num_seqs),
+        max_num_seqs=max(concurrency, EngineConfig().max_num_seqs),
         enforce_eager=enforce_eager,
-        seed=options.seed,
+        seed=seed,
     )
 
 

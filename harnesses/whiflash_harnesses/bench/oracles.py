@@ -9,27 +9,25 @@ from typing import Any
 
 import torch
 
-from whiflash_engine.routing.calibrate import best_per_request, best_per_round
-from whiflash_engine.routing.labels import Labels, Round, acceptance_length, decode, shares
+from whiflash_engine.routing.labels import Labels, accepted_prefix
+from whiflash_engine.routing.replay import Round, acceptance_length, best_per_request, best_per_round, shares
 from whiflash_harnesses.bench.figures import Sample
 
 SURVEY = "survey"
 
 
-def survey_labels(sample: Sample) -> Labels:
-    """Return what every drafter would have got right after each of the sample's tokens."""
-    names = sorted({name for record in sample.rounds for name in record.survey})
+def survey_labels(sample: Sample, names: Sequence[str]) -> Labels:
+    """Return what each of the drafters ``names`` would have got right after each of the sample's tokens."""
     offered: dict[str, list[int]] = {name: [] for name in names}
     accepted: dict[str, list[int]] = {name: [] for name in names}
     for record in sample.rounds:
         following = sample.token_ids[record.position :]
         for name in names:
             draft = record.survey.get(name, [])
-            right = [a == b for a, b in zip(draft, following, strict=False)] + [False]
             offered[name].append(len(draft))
-            accepted[name].append(right.index(False))
+            # The round's own token is the last of an answer at the latest, as in the figures of the arms.
+            accepted[name].append(min(accepted_prefix(draft, following), max(len(following) - 1, 0)))
     return Labels(
-        kind=sample.workload,
         entropy=torch.tensor([record.signal.get("entropy", 0.0) for record in sample.rounds]),
         hidden=torch.empty(len(sample.rounds), 0),
         accepted={name: torch.tensor(values) for name, values in accepted.items()},
@@ -39,15 +37,14 @@ def survey_labels(sample: Sample) -> Labels:
 
 def oracle_figures(surveys: Sequence[Sample]) -> dict[str, Any] | None:
     """Return the figures of both oracles; ``None`` without surveys, or where nothing could be drafted."""
-    answers = [survey_labels(sample) for sample in surveys]
-    names = tuple(sorted({name for answer in answers for name in answer.offered}))
+    names = sorted({name for sample in surveys for record in sample.rounds for name in record.survey})
     if not names:
         return None
-    answers = [answer for answer in answers if tuple(sorted(answer.offered)) == names]
+    answers = [survey_labels(sample, names) for sample in surveys]
     return {
-        "drafters": list(names),
+        "drafters": names,
         "per_request": _figures(best_per_request(answers, names)),
-        "per_round": _figures(decode(answers, best_per_round(names))),
+        "per_round": _figures(best_per_round(answers, names)),
     }
 
 

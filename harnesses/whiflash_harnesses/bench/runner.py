@@ -79,6 +79,10 @@ class Turn:
 class Service(Protocol):
     """The part of the embedded engine that the bench uses."""
 
+    @property
+    def max_model_len(self) -> int:
+        """Context window in tokens."""
+
     def start(self) -> object:
         """Start the engine and wait until it answers."""
 
@@ -115,7 +119,8 @@ def run_bench(service: Service, options: BenchOptions, progress: Progress) -> di
         if options.prompt_lengths:
             progress.note("processing long prompts")
             salt = uuid.uuid4().hex
-            prompts = measure_prompts(service, options.prompt_lengths, salt, time.perf_counter)
+            lengths = [length for length in options.prompt_lengths if length < 0.9 * service.max_model_len]
+            prompts = measure_prompts(service, lengths, salt, time.perf_counter)
             report["prompts"] = asyncio.run(prompts)
         return report
     finally:
