@@ -8,8 +8,7 @@ import pytest
 from whiflash_engine.config import EngineConfig, WhiFlashConfig
 
 ENGINE_CONFIG = EngineConfig(
-    # The whole head, as stock vLLM has it: the tests compare every round with stock's.
-    whiflash=WhiFlashConfig(dflash_short_head=False),
+    whiflash=WhiFlashConfig(),
     enforce_eager=True,
     max_model_len=2048,
     # Small, so that longer prompts span several prefill chunks.
@@ -38,5 +37,4 @@ def chat_model(engine: Any) -> Any:
         enforce_eager=ENGINE_CONFIG.enforce_eager,
         max_model_len=ENGINE_CONFIG.max_model_len,
         engine_args=ENGINE_CONFIG.vllm_args,
-        dflash_short_head=ENGINE_CONFIG.whiflash.dflash_short_head,
     )

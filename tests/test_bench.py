@@ -554,6 +554,20 @@ def test_engine_config_of_the_options() -> None:
     assert (config.max_num_seqs, config.seed, config.enforce_eager) == (40, 3, True)
 
 
+async def test_sampled_text_is_not_compared() -> None:
+    service = ScriptedService()
+    service.wrong = {("dflash", "Write a Python function median")}
+    options = small(temperature=0.8, seed=4)
+    groups = await measure(service, options)
+    assert {(body["temperature"], body["seed"]) for body in service.bodies} == {(0.8, 4)}
+    report = runner.build_report(groups, options, service.describe())
+    assert report["settings"]["temperature"] == 0.8
+    assert report["overall"]["identical_to_off"] is None
+    assert report["overall"]["differing"] == []
+    with pytest.raises(ConfigError, match=r"temperature=0.8 with oracle"):
+        small(temperature=0.8, oracle=True)
+
+
 def test_arms_that_lack_something_are_left_out_or_named(tmp_path: Path) -> None:
     folders: dict[str, str | None] = dict.fromkeys(("target", "eagle3", "dflash"), str(tmp_path))
     config = command.engine_config(folders, concurrency=1, seed=0)

@@ -92,9 +92,7 @@ def test_router_files_are_checked_before_the_engine_starts(tmp_path: Path) -> No
 
     wide = public_form(tmp_path / "wide.safetensors", outputs=11)
     models = ResolvedModels("t", "t", None, None, 1.0, neural_router=str(wide))
-    with pytest.raises(
-        CheckpointError, match="has 11 outputs, the neural router has one: is it"
-    ):
+    with pytest.raises(CheckpointError, match="has 11 outputs, the neural router has one: is it"):
         check_router_files(models, HIDDEN)
     models = ResolvedModels("t", "t", None, None, 1.0, acceptance=str(wide))
     with pytest.raises(CheckpointError, match="which output is whose"):

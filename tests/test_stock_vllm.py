@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from whiflash_engine.checkpoints.registry import resolve
 
@@ -76,11 +77,35 @@ def test_stock_vllm_agrees(engine: Any, method: str, tmp_path: Path) -> None:
     theirs = stock(method, drafter, draft_tokens, models.target, tmp_path)
     mine = ours(engine, method)
     assert [a["token_ids"] for a in mine] == [a["token_ids"] for a in theirs]
-    for own, stocks in zip(mine, theirs, strict=True):
-        # The last round may accept tokens past the end of the answer; ours are clipped there.
-        assert own["accepted"][:-1] == stocks["accepted"][: len(own["accepted"]) - 1]
-    if method != "off":
-        assert sum(sum(a["accepted"]) for a in mine) > 0, "the shipped drafters get something right"
+    if method == "off":
+        return
+    short = draft_vocabulary(Path(str(models.eagle3))) if method == "dflash" else None
+    compared = sum(same_rounds(own, stocks, short) for own, stocks in zip(mine, theirs, strict=True))
+    assert compared >= 12, "most of two answers"
+    assert sum(sum(a["accepted"]) for a in mine) > 0, "the shipped drafters get something right"
+
+
+def same_rounds(own: dict[str, Any], stocks: dict[str, Any], short: set[int] | None) -> int:
+    """Assert that all rounds accept alike; return how many. The last one of ours is clipped at the answer's end.
+
+    DFlash on the CPU drafts from a ``short`` vocabulary: it may fall behind stock where the next token is not in
+    it, and from there on rounds start elsewhere.
+    """
+    position = 1
+    for number, (accepted, expected) in enumerate(zip(own["accepted"][:-1], stocks["accepted"], strict=False)):
+        if accepted != expected:
+            assert short is not None
+            assert accepted < expected
+            assert own["token_ids"][position + accepted] not in short
+            return number
+        position += accepted + 1
+    return len(own["accepted"]) - 1
+
+
+def draft_vocabulary(folder: Path) -> set[int]:
+    """Return the target ids that an EAGLE-3 head drafts from."""
+    offsets = load_file(folder / "model.safetensors")["d2t"].tolist()
+    return {draft + offset for draft, offset in enumerate(offsets)}
 
 
 def test_a_short_head_drafts_the_best_of_its_vocabulary() -> None:

@@ -58,6 +58,9 @@ def bench(
         bool | None,
         typer.Option("--stock/--no-stock", help="Also measure vLLM's own drafters (not if --quick)."),
     ] = None,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, max=2.0, help="Above 0 texts differ and are not compared; needs --no-oracle.")
+    ] = 0.0,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests that run at a time, of one arm.")] = 1,
     enforce_eager: Annotated[
         bool, typer.Option("--enforce-eager", help="Do not compile: starts in seconds, runs slower.")
@@ -76,6 +79,7 @@ def bench(
         arms=default_arms(config) if arms is None else _names(arms, ()),
         seed=seed,
         concurrency=concurrency,
+        temperature=temperature,
         **{**sizes, **{name: value for name, value in given.items() if value is not None}},
     )
     check_arms(options.arms, config)

@@ -10,6 +10,4 @@ cache is cold for all arms alike; before that, every arm runs once on prompts th
 schema's grammar is compiled by whichever arm meets it first, and that arm's time to the first token has it.
 
 Oracles come from a survey of every request that is run after the timed ones.
-
-Not there yet: sampled settings.
 """

@@ -99,7 +99,7 @@ def print_report(console: Console, report: dict[str, Any]) -> None:
     for line in difference_lines(report):
         console.print(line, markup=False, style="bold red")
     if report["overall"]["identical_to_off"] is None:
-        console.print("The arm `off` did not run: texts were compared with nothing.")
+        console.print("Texts were compared with nothing: the arm `off` did not run, or decoding was not greedy.")
 
 
 def _print_table(console: Console, title: str, table: Table) -> None:

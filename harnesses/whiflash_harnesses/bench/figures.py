@@ -49,17 +49,21 @@ class Group:
 
 
 def workload_figures(
-    groups: Sequence[Group], arms: Sequence[str], oracle: dict[str, Any] | None = None
+    groups: Sequence[Group], arms: Sequence[str], oracle: dict[str, Any] | None = None, *, greedy: bool = True
 ) -> dict[str, Any]:
-    """Return what the report says of one workload (or of several put together)."""
+    """Return what the report says of one workload (or of several put together).
+
+    Texts are compared with those of ``off`` if it ran and decoding was ``greedy``.
+    """
     samples = [sample for group in groups for sample in group.samples]
-    differing = differing_from_off(samples)
+    compared = greedy and OFF in arms
+    differing = differing_from_off(samples) if compared else []
     return {
         "arms": {arm: arm_figures([group for group in groups if group.arm == arm]) for arm in arms},
         "ratios": {arm: _ratios_of(arm, arms, samples) for arm in arms},
         "best_single": best_single(groups, arms),
         "oracle": oracle,
-        "identical_to_off": not differing if OFF in arms else None,
+        "identical_to_off": not differing if compared else None,
         "differing": differing,
     }
 

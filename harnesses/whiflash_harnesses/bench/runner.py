@@ -8,7 +8,7 @@ import random
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from whiflash_engine.config import ROUTER_KEY, check_router
@@ -44,6 +44,8 @@ class BenchOptions:
     max_tokens: int = 192
     seed: int = 0
     concurrency: int = 1
+    temperature: float = 0.0
+    """0 is greedy, and texts are compared with ``off``'s; above it they differ, and nothing is compared."""
     stock: bool = True
     """Also measure vLLM as it is: plain, with EAGLE-3 and with DFlash, each in an engine of its own."""
     prompt_lengths: tuple[int, ...] = (4096, 7168)
@@ -57,6 +59,8 @@ class BenchOptions:
         for name, least in (("requests", 1), ("max_tokens", 2), ("concurrency", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name}={getattr(self, name)}: must be at least {least}")
+        if self.temperature and self.oracle:
+            raise ConfigError(f"temperature={self.temperature} with oracle: only greedy text can be replayed")
 
 
 def _check_names(kind: str, names: tuple[str, ...], check: Callable[[str], str]) -> None:
@@ -150,37 +154,38 @@ async def measure(
     progress.begin(len(turns))
     groups = []
     for turn in turns:
-        groups.append(await _run_turn(service, turn, options.max_tokens, salt, clock))
+        groups.append(await _run_turn(service, turn, options, salt, clock))
         progress.advance(groups[-1])
     prompts = {(prompt.workload, prompt.name): prompt for turn in turns for prompt in turn.prompts}
     surveyed = list(prompts.values()) if options.oracle else []
     surveys = []
     for number, prompt in enumerate(surveyed, start=1):
         progress.note(f"survey {number} of {len(surveyed)}: {prompt.workload}/{prompt.name}")
-        surveys.append(await _run_request(service, prompt, SURVEY, options.max_tokens, salt, clock))
+        surveys.append(await _run_request(service, prompt, SURVEY, options, salt, clock))
     return groups, surveys
 
 
 async def _warm_up(service: Service, options: BenchOptions, progress: Progress, salt: str) -> None:
     prompts = load_prompts(WARM_UP)
+    warm_up = replace(options, max_tokens=WARM_UP_TOKENS)
     for arm in options.arms:
         progress.note(f"warm-up: {arm}")
         for prompt in prompts:
             turn = Turn(arm, (prompt,) * options.concurrency)
-            await _run_turn(service, turn, WARM_UP_TOKENS, salt, time.perf_counter)
+            await _run_turn(service, turn, warm_up, salt, time.perf_counter)
 
 
-async def _run_turn(service: Service, turn: Turn, max_tokens: int, salt: str, clock: Clock) -> Group:
+async def _run_turn(service: Service, turn: Turn, options: BenchOptions, salt: str, clock: Clock) -> Group:
     started = clock()
-    requests = (_run_request(service, prompt, turn.arm, max_tokens, salt, clock) for prompt in turn.prompts)
+    requests = (_run_request(service, prompt, turn.arm, options, salt, clock) for prompt in turn.prompts)
     samples = await asyncio.gather(*requests)
     return Group(turn.arm, clock() - started, tuple(samples))
 
 
 async def _run_request(
-    service: Service, prompt: Prompt, arm: str, max_tokens: int, salt: str, clock: Clock
+    service: Service, prompt: Prompt, arm: str, options: BenchOptions, salt: str, clock: Clock
 ) -> Sample:
-    body = request_body(prompt, arm, max_tokens, salt)
+    body = request_body(prompt, arm, options, salt)
     last: dict[str, Any] = {}
     times = []
     started = clock()
@@ -191,12 +196,13 @@ async def _run_request(
     return _sample(prompt, arm, last, started, times)
 
 
-def request_body(prompt: Prompt, arm: str, max_tokens: int, salt: str) -> dict[str, Any]:
+def request_body(prompt: Prompt, arm: str, options: BenchOptions, salt: str) -> dict[str, Any]:
     """Return the OpenAI chat body of one request; its cache salt is shared with no other request."""
     return {
         **prompt.body,
-        "temperature": 0,
-        "max_tokens": max_tokens,
+        "temperature": options.temperature,
+        **({"seed": options.seed} if options.temperature else {}),
+        "max_tokens": options.max_tokens,
         "cache_salt": f"{salt}:{prompt.workload}:{prompt.name}:{arm}",  # vLLM takes no "/" in it
         "vllm_xargs": {ROUTER_KEY: arm},
         "stream": True,
@@ -238,16 +244,17 @@ def build_report(
     return {
         "schema": SCHEMA,
         **{key: description.get(key) for key in ("versions", "machine", "config")},
-        "settings": {**asdict(options), "temperature": 0, "prefix_cache": "cold", "warm_up": "each arm once"},
+        "settings": {**asdict(options), "prefix_cache": "cold", "warm_up": "each arm once"},
         "workloads": {
             name: workload_figures(
                 [g for g in groups if g.samples[0].workload == name],
                 options.arms,
                 oracle_figures([survey for survey in surveys if survey.workload == name]),
+                greedy=not options.temperature,
             )
             for name in options.workloads
         },
-        "overall": workload_figures(groups, options.arms, oracle_figures(surveys)),
+        "overall": workload_figures(groups, options.arms, oracle_figures(surveys), greedy=not options.temperature),
         "examples": pick_examples(groups),
         "memory_mb": description.get("memory_mb", description.get("memory")),
     }
