@@ -31,6 +31,7 @@ _DRAFTING = (
     "acceptance",
     "eagle3_tokens",
     "dflash_tokens",
+    "dflash_offered",
     "ngram_tokens",
     "dflash_short_head",
 )
@@ -58,6 +59,7 @@ class Settings(BaseChatModel):
     acceptance: str | None = None
     eagle3_tokens: int | None = None
     dflash_tokens: int | None = None
+    dflash_offered: int | None = None
     ngram_tokens: int | None = None
     dflash_short_head: bool | None = None
     max_model_len: int | None = None

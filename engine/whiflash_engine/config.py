@@ -51,7 +51,10 @@ class WhiFlashConfig(BaseModel):
     eagle3_tokens: int = Field(default=4, ge=1, le=32)
     """Draft tokens per EAGLE-3 round."""
     dflash_tokens: int = Field(default=7, ge=1, le=63)
-    """Draft tokens per DFlash round: block size less the anchor, or fewer."""
+    """Tokens that DFlash drafts in a block: the trained block size less the anchor, or fewer."""
+    dflash_offered: int | None = Field(default=None, ge=1)
+    """How many of them are put to the target. ``None``: what is best for a known target, else all. On a CPU every
+    row that the target verifies takes time, and the last tokens of a block are seldom right."""
     dflash_short_head: bool | None = None
     """Let DFlash choose among the EAGLE-3 head's draft vocabulary only; ``None``: on the CPU, where reading the
     target's whole head takes longer than all of DFlash's layers."""

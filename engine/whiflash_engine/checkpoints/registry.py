@@ -41,6 +41,8 @@ class ResolvedModels:
     """Entropy in nats above which EAGLE-3 drafts."""
     neural_router: str | None = None
     """File of the neural router."""
+    dflash_offered: int | None = None
+    """How many tokens of a DFlash block are put to the target; ``None``: all."""
     acceptance: str | None = None
     """File of the cost router's acceptance network."""
     licences: tuple[str, ...] = ()
@@ -55,6 +57,8 @@ class Entry:
     dflash: str
     alternatives: tuple[str, ...] = ()
     """Other EAGLE-3 heads for this target, by name."""
+    dflash_offered: int | None = None
+    """How many tokens of a DFlash block are worth verifying; ``None``: all."""
     embedded: bool = False
     """Target and drafters are local: the target is prepared here, the drafters are package data."""
 
@@ -63,6 +67,7 @@ TARGETS: dict[str, Entry] = {
     DEFAULT_TARGET: Entry(
         eagle3=str(_DATA / DEFAULT_TARGET / "eagle3"),
         dflash=str(_DATA / DEFAULT_TARGET / "dflash"),
+        dflash_offered=4,
         embedded=True,
     ),
     "Qwen/Qwen3-4B": Entry(
@@ -115,6 +120,7 @@ def resolve(
         router_threshold=_threshold(config),
         neural_router=_router_file("neural_router", config),
         acceptance=_router_file("acceptance", config),
+        dflash_offered=_offered(config, entry),
         licences=tuple(LICENCES[name] for name in (config.target, eagle3, dflash) if name in LICENCES),
     )
     check_router_fits(config.router, models, config)
@@ -172,6 +178,13 @@ def _given_drafter(kind: str, given: str, entry: Entry | None) -> str:
         return given
     names = f", nor one of the drafters known for this target ({', '.join(known)})" if known else ""
     raise CheckpointError(f"{kind}={given!r} is not a folder{names}: pass the folder of a drafter")
+
+
+def _offered(config: WhiFlashConfig, entry: Entry | None) -> int | None:
+    """Return the configured number, else the known pair's; a drafter given by hand does not inherit it."""
+    if config.dflash_offered is not None or entry is None or config.dflash:
+        return config.dflash_offered
+    return entry.dflash_offered
 
 
 def _calibrated(config: WhiFlashConfig) -> Path | None:

@@ -18,8 +18,14 @@ class DFlashDrafter(HostedDrafter):
     """Drafts a block of up to ``max_tokens`` tokens in one pass."""
 
     name = "dflash"
+    offered: int
+    """Tokens of a block that are put to the target."""
     _short_head: torch.Tensor | None = None
     _vocabulary: torch.Tensor | None = None
+
+    def offers(self, batch: RoundBatch, index: int) -> int:
+        """Return how many of a block's tokens are worth verifying."""
+        return self.offered
 
     def shorten_head(self, vocabulary: torch.Tensor) -> None:
         """Draft from the target ids in ``vocabulary`` [tokens] only: the head's rows for the others go unread."""
@@ -39,7 +45,7 @@ class DFlashDrafter(HostedDrafter):
     def propose(self, batch: RoundBatch, chosen: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
         """Return ``lengths`` draft tokens for each chosen request. The last row's context is written here.
 
-        The block always has its trained size; a shorter draft saves the head's rows and the target's.
+        The block always has its whole size; a shorter draft saves the head's rows and the target's.
         """
         longest = max(lengths)
         requests = torch.tensor(chosen, device=batch.last_rows.device)

@@ -36,6 +36,9 @@ def calibrate(
     target: Target,
     work: Work,
     drafters: Drafters,
+    dflash_offered: Annotated[
+        int, typer.Option(min=1, max=7, help="Tokens of a DFlash block that are verified.")
+    ] = 4,
     per_kind: Annotated[int | None, typer.Option(help="Answers per segment; all by default.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the networks and their training.")] = 0,
 ) -> None:
@@ -43,7 +46,10 @@ def calibrate(
     from whiflash_engine.training import stages  # not at the top: the engine imports routers, not training
 
     splits: tuple[Split, ...] = ("calibration", "held_out")
-    sides = {split: stages.router_labels(target, work, drafters, split, per_kind) for split in splits}
+    sides = {
+        split: stages.router_labels(target, work, drafters, split, offered=dflash_offered, per_kind=per_kind)
+        for split in splits
+    }
     for split, found in sides.items():
         if len(found) < _LEAST_ANSWERS:
             raise CheckpointError(

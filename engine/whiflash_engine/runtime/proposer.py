@@ -43,6 +43,7 @@ class RoutedProposer(EagleProposer):
             tap_layers=taps["dflash"],
             feature_columns=_columns(taps["dflash"], self.tap_layers, hidden, device),
         )
+        dflash.offered = min(self.config.dflash_offered or dflash.max_tokens, dflash.max_tokens)
         self._dflash = dflash
         self.drafters: dict[str, Drafter] = {
             "eagle3": Eagle3Drafter(

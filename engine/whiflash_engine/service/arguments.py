@@ -91,6 +91,7 @@ def drafting_arguments(config: WhiFlashConfig, models: ResolvedModels) -> dict[s
             "router_threshold": models.router_threshold,
             "neural_router": models.neural_router,
             "acceptance": models.acceptance,
+            "dflash_offered": models.dflash_offered,
         }
     )
     return {

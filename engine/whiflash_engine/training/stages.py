@@ -45,11 +45,19 @@ EARLY_BLOCK = 4
 EARLY = 0.25
 """Up to this share of a run the drafters look ahead less far: cheaper, and what they learn carries over."""
 
+_TIMES = {"tool_json": 3}
+"""How often an answer comes in an epoch: tool calls are short, and what agents wait for most."""
+
 features = feature_stage.extract
 
 
 def _training_set(sequences: list[Sequence]) -> list[Sequence]:
     return [s for s in sequences if s.split == "train"]
+
+
+def _weighted(training: list[Sequence]) -> list[Sequence]:
+    """Return the answers of an epoch: those of some segments come more than once."""
+    return [s for s in training for _ in range(_TIMES.get(s.kind, 1))]
 
 
 def _facts(sequences: list[Sequence]) -> dict[str, Any]:
@@ -85,7 +93,7 @@ def train_eagle3(target_folder: Path, work: Path, options: LoopOptions, size: in
         part = eagle3.loss_part(model, frequent, batch, generator)
         return eagle3.loss(model, batch, head, steps, generator, part)
 
-    spent = loop.train(model, training, step_loss, options, work / "eagle3.pt")
+    spent = loop.train(model, _weighted(training), step_loss, options, work / "eagle3.pt")
     files.write_text(work / "eagle3.json", json.dumps(_facts(training) | spent | vars(options)))
 
 
@@ -105,7 +113,7 @@ def train_dflash(target_folder: Path, work: Path, options: LoopOptions, anchors:
         vocabulary = dflash.loss_vocabulary(frequent, batch, target.shape.vocab, generator)
         return dflash.loss(model, blocks, vocabulary)
 
-    spent = loop.train(model, training, step_loss, options, work / "dflash.pt")
+    spent = loop.train(model, _weighted(training), step_loss, options, work / "dflash.pt")
     files.write_text(work / "dflash.json", json.dumps(_facts(training) | spent | vars(options)))
 
 
@@ -159,13 +167,16 @@ def replay(target_folder: Path, work: Path, drafters: Path, per_kind: int | None
 
 
 def router_labels(
-    target_folder: Path, work: Path, drafters: Path, split: Split, per_kind: int | None
+    target_folder: Path, work: Path, drafters: Path, split: Split, *, offered: int, per_kind: int | None = None
 ) -> list[Labels]:
-    """Replay the greedy answers of ``split`` with the drafters below ``drafters``: one :class:`Labels` each."""
+    """Replay the greedy answers of ``split`` with the drafters below ``drafters``: one :class:`Labels` each.
+
+    ``offered``: tokens of a DFlash block that the engine puts to the target.
+    """
     target = read_target(target_folder)
     head = exporting.load_eagle3(drafters / "eagle3", target)
     block = exporting.load_dflash(drafters / "dflash", target)
     return [
-        label(sequence, target.embedding, head, block, UNROLLED_STEPS)
+        label(sequence, target.embedding, head, block, steps=UNROLLED_STEPS, offered=offered)
         for sequence in replaying.of_split(feature_stage.load(work), split, per_kind)
     ]

@@ -118,6 +118,7 @@ def run_bench(service: Service, options: BenchOptions, progress: Progress) -> di
     try:
         progress.note("starting the engine (the first start compiles and can take minutes)")
         service.start()
+        progress.note(_memory_line(service.describe().get("memory_mb")))
         groups, surveys = asyncio.run(measure(service, options, progress))
         report = build_report(groups, options, service.describe(), surveys)
         if options.prompt_lengths:
@@ -129,6 +130,13 @@ def run_bench(service: Service, options: BenchOptions, progress: Progress) -> di
         return report
     finally:
         service.close()
+
+
+def _memory_line(memory: Any) -> str:
+    """Say what weights and KV cache take; stock engines do not know."""
+    if not isinstance(memory, dict) or not memory:
+        return "memory: not known"
+    return "memory in MB: " + ", ".join(f"{name} {size:.0f}" for name, size in memory.items())
 
 
 def plan_turns(options: BenchOptions) -> list[Turn]:
