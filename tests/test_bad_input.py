@@ -79,7 +79,7 @@ def test_a_dflash_drafter_without_target_layers(target: Path, tmp_path: Path) ->
 
 def test_unknown_router(tmp_path: Path) -> None:
     line = refused(whiflash_agent.swebench.app, "run", "--router", "fastest", "--output", str(tmp_path / "run"))
-    assert "unknown router 'fastest': choose one of eagle3, dflash, entropy, off" in line
+    assert "unknown router 'fastest': choose one of eagle3, dflash, ngram, entropy, neural, cost, off" in line
     assert not (tmp_path / "run").exists()
 
 

@@ -62,7 +62,7 @@ def test_a_router_needs_its_drafters(tmp_path: Path) -> None:
     alone = resolve(WhiFlashConfig(target=str(tmp_path), eagle3=eagle3, router="eagle3"))
     assert (alone.eagle3, alone.dflash) == (eagle3, None)
     assert resolve(WhiFlashConfig(target=str(tmp_path), router="off")).eagle3 is None
-    with pytest.raises(CheckpointError, match=r"router 'entropy' .* pass eagle3=FOLDER and dflash=FOLDER"):
+    with pytest.raises(CheckpointError, match=r"router 'cost' .* pass eagle3=FOLDER and dflash=FOLDER"):
         resolve(WhiFlashConfig(target=str(tmp_path)))
     with pytest.raises(CheckpointError, match=r"'dflash' needs .* dflash=FOLDER .*whiflash_engine.training"):
         check_router_fits("dflash", alone, WhiFlashConfig())

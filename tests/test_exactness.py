@@ -7,7 +7,7 @@ import pytest
 
 pytestmark = pytest.mark.engine
 
-ROUTERS = ["eagle3", "dflash", "ngram", "entropy", "cost"]
+ROUTERS = ["eagle3", "dflash", "ngram", "entropy", "neural", "cost"]
 PROMPTS = [
     "Write a Python function that returns the largest item of a list.",
     "Plan, in three steps, how to find a bug in a parser.",
@@ -56,7 +56,7 @@ def test_one_request_at_a_time(engine: Any, plain: dict[str, Any], router: str) 
 
 
 def test_mixed_routers_in_one_batch(engine: Any, plain: dict[str, Any]) -> None:
-    pairs = list(zip(PROMPTS * 3, [*ROUTERS, "off"] * 2, strict=True))
+    pairs = [(PROMPTS[n % len(PROMPTS)], router) for n, router in enumerate([*ROUTERS, "off"] * 2)]
     answers = together(engine, [body(prompt, router) for prompt, router in pairs])
     for (prompt, router), answer in zip(pairs, answers, strict=True):
         assert tokens(answer) == tokens(plain[prompt]), (prompt, router)
@@ -152,6 +152,14 @@ def test_sampling_with_a_seed_repeats_itself(engine: Any) -> None:
         engine.chat(body(PROMPTS[1], "entropy", temperature=0.8, seed=7, cache_salt="seeded")) for _ in "ab"
     )
     assert tokens(once) == tokens(again)
+
+
+def test_a_seeded_request_is_not_routed_by_the_clock(engine: Any) -> None:
+    """The engine's own router goes by measured times; a request that must repeat itself goes by entropy."""
+    fields = {"temperature": 0.8, "seed": 7, "vllm_xargs": {}}
+    routers = [engine.chat(body(PROMPTS[1], "", **fields | extra))["whiflash"]["trace"][0]["router"]
+               for extra in ({}, {"seed": None}, {"temperature": 0})]  # fmt: skip
+    assert routers == ["entropy", "cost", "cost"]
 
 
 def test_a_seed_and_a_prompt_of_several_chunks(engine: Any) -> None:

@@ -74,7 +74,7 @@ def plain_samples(engine: Any) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("router", ["eagle3", "dflash"])
+@pytest.mark.parametrize("router", ["eagle3", "dflash", "cost"])
 def test_sampled_tokens_follow_the_targets_distribution(
     engine: Any, plain_samples: list[tuple[int, ...]], router: str
 ) -> None:

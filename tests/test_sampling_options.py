@@ -10,7 +10,7 @@ from whiflash_engine.errors import RequestError
 
 pytestmark = pytest.mark.engine
 
-ARMS = ("eagle3", "dflash", "ngram", "entropy", "cost")
+ARMS = ("eagle3", "dflash", "ngram", "entropy", "neural", "cost")
 QUESTION = "Write a Python function that counts the vowels of a text, then one that counts its words."
 SCHEMAS: dict[str, dict[str, Any]] = {
     "flat": {

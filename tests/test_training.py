@@ -279,8 +279,24 @@ def test_rounds_of_a_replay_follow_one_another() -> None:
     assert tally.report() == {
         "rounds": 2,
         "mean_acceptance_length": 2.5,
+        "mean_over_answers": 2.5,
         "acceptance_by_position": [1.0, 0.5],
     }
+
+
+def test_means_over_rounds_answers_and_segments() -> None:
+    tally = replay.Tally()
+    tally.walk(torch.tensor([1, 1, 1, 1]), width=1)  # two rounds of two tokens
+    tally.walk(torch.tensor([0, 0, 0, 0]), width=1)  # four rounds of one
+    assert tally.report()["mean_acceptance_length"] == round(8 / 6, 3)
+    assert tally.report()["mean_over_answers"] == 1.5
+    parts = {"code": 3.0, "prose": 1.0}
+    report: dict[str, dict[str, Any]] = {
+        "eagle3": {name: {"mean_acceptance_length": v} for name, v in parts.items()}
+    }
+    report["eagle3"]["all"] = tally.report()
+    lines = [line.split() for line in replay.table(report).splitlines()]
+    assert [line[-1] for line in lines] == ["eagle3", "3.000", "1.000", "1.333", "1.500", "2.000"]
 
 
 def test_draft_tokens_past_the_answer_are_never_accepted() -> None:

@@ -85,7 +85,7 @@ def demo(
     output: Annotated[Path | None, typer.Option(help="A fresh folder; by default one under runs/.")] = None,
     model: Model = DEFAULT_TARGET,
     base_url: BaseUrl = None,
-    router: Router = None,
+    router: Router = "cost",
     steps: Steps = _DEMO.steps,
     max_tokens: MaxTokens = _DEMO.max_tokens,
     wall_clock: WallClock = _DEMO.wall_clock,

@@ -38,7 +38,7 @@ class WhiFlashConfig(BaseModel):
     target: str = DEFAULT_TARGET
     eagle3: str | None = None
     dflash: str | None = None
-    router: RouterName = "entropy"
+    router: RouterName = "cost"
     """Router of requests that do not name one; ``off`` drafts nothing."""
     router_threshold: float | None = None
     """Entropy in nats above which EAGLE-3 drafts; ``None`` takes the calibrated value of the checkpoint."""

@@ -21,7 +21,7 @@ _NEEDED: dict[RouterName, tuple[str, ...]] = {
     "ngram": (),
     "entropy": ("eagle3", "dflash"),
     "neural": ("eagle3", "dflash", "neural_router"),
-    "cost": (),
+    "cost": ("eagle3", "dflash"),
     "off": (),
     "survey": (),
 }

@@ -76,6 +76,7 @@ class EngineService:
         with self._lock:
             if self.running:
                 return
+            self._check_parallel(self.config.whiflash.router)
             self._stop()
             with _starting:
                 _refuse_second_engine(self)
@@ -125,7 +126,6 @@ class EngineService:
                 thread.stop()
 
     def _resolve(self) -> ResolvedModels:
-        self._check_parallel(self.config.whiflash.router)
         models = resolve(self.config.whiflash, progress=self.progress)
         check_models(models, self.config.whiflash)
         if models.eagle3 is None or models.dflash is None:
@@ -218,6 +218,9 @@ class EngineService:
         """Return the body as vLLM takes it: our own fields moved to ``vllm_xargs``, token ids asked for."""
         own = {key: value for key, value in body.items() if key != "whiflash_trace"}
         extra = dict(own.get("vllm_xargs") or {})
+        if self.config.whiflash.router == "cost" and _must_repeat(own):
+            # The cost router goes by measured times, and what is drafted decides how the seed is spent.
+            extra.setdefault(ROUTER_KEY, "entropy")
         if ROUTER_KEY in extra:
             assert self._models is not None, "a request comes after the start"
             try:
@@ -234,6 +237,11 @@ class EngineService:
         records = [] if self.config.stock else await _take_trace(serving, trace_id)
         answers = [(ids, [serving.tokenizer.decode([token]) for token in ids]) for ids in token_ids]
         return all_figures(records, answers, with_trace=bool(body.get("whiflash_trace")))
+
+
+def _must_repeat(body: Body) -> bool:
+    """Whether a request is sampled with a seed: its text must be the same every time."""
+    return body.get("seed") is not None and body.get("temperature") != 0
 
 
 def _drop_token_ids(answer: Body) -> None:

@@ -6,6 +6,7 @@ generated and both drafters are measured on the same positions.
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from statistics import mean
 from typing import Any
 
 import torch
@@ -36,11 +37,13 @@ class Tally:
     rounds: int = 0
     accepted: int = 0
     by_position: list[int] = field(default_factory=list)
+    by_answer: list[float] = field(default_factory=list)
+    """Mean acceptance length of each answer."""
 
     def walk(self, lengths: Tensor, width: int) -> None:
         """Add the rounds of one answer."""
         self.by_position = self.by_position or [0] * width
-        start = 0
+        start, first, before = 0, self.rounds, self.accepted
         while start < len(lengths):
             taken = int(lengths[start])
             self.rounds += 1
@@ -48,6 +51,7 @@ class Tally:
             for position in range(taken):
                 self.by_position[position] += 1
             start += taken + 1
+        self.by_answer.append(1 + (self.accepted - before) / max(self.rounds - first, 1))
 
     def report(self) -> dict[str, Any]:
         """Return rounds, mean acceptance length (with the bonus token) and acceptance by position."""
@@ -55,6 +59,7 @@ class Tally:
         return {
             "rounds": self.rounds,
             "mean_acceptance_length": round(1 + self.accepted / rounds, 3),
+            "mean_over_answers": round(sum(self.by_answer) / max(len(self.by_answer), 1), 3),
             "acceptance_by_position": [round(count / rounds, 3) for count in self.by_position],
         }
 
@@ -105,10 +110,19 @@ def replay(
 
 
 def table(report: dict[str, dict[str, Any]]) -> str:
-    """Return a replay report as a table: one line per segment, mean acceptance length per drafter."""
-    segments = sorted({segment for parts in report.values() for segment in parts})
-    lines = ["segment    " + "".join(f"{name:>10}" for name in report)]
-    for segment in segments:
-        cells = "".join(f"{report[name][segment]['mean_acceptance_length']:>10.3f}" for name in report)
-        lines.append(f"{segment:<11}{cells}")
+    """Return a replay report as a table: mean acceptance length per drafter and segment, and three means of all.
+
+    Long answers with short acceptance have most rounds, so the mean over rounds is the lowest of the three.
+    """
+    segments = sorted({segment for parts in report.values() for segment in parts} - {"all"})
+    rows = {
+        segment: [parts[segment]["mean_acceptance_length"] for parts in report.values()] for segment in segments
+    }
+    rows["all: mean over rounds"] = [parts["all"]["mean_acceptance_length"] for parts in report.values()]
+    rows["all: mean over answers"] = [parts["all"]["mean_over_answers"] for parts in report.values()]
+    rows["all: mean over segments"] = [
+        mean(rows[segment][column] for segment in segments) for column in range(len(report))
+    ]
+    lines = [f"{'segment':<24}" + "".join(f"{name:>10}" for name in report)]
+    lines += [f"{name:<24}" + "".join(f"{value:>10.3f}" for value in values) for name, values in rows.items()]
     return "\n".join(lines)
