@@ -89,8 +89,8 @@ def test_stock_vllm_agrees(engine: Any, method: str, tmp_path: Path) -> None:
 def same_rounds(own: dict[str, Any], stocks: dict[str, Any], short: set[int] | None, offered: int | None) -> int:
     """Assert that all rounds accept alike; return how many. The last one of ours is clipped at the answer's end.
 
-    Our DFlash drafts from a ``short`` vocabulary on the CPU, and no more tokens than are ``offered``: it may differ
-    from stock for either reason, and from there on rounds start elsewhere.
+    Our DFlash drafts from a ``short`` vocabulary on the CPU, and no more tokens than are ``offered``: it may
+    differ from stock for either reason, and from there on rounds start elsewhere.
     """
     position = 1
     for number, (accepted, expected) in enumerate(zip(own["accepted"][:-1], stocks["accepted"], strict=False)):
