@@ -111,5 +111,5 @@ def test_embedded_target_uses_the_shipped_drafters_and_calibration(shipped: Path
 
 def test_embedded_target_before_its_drafters_are_trained(shipped: Path) -> None:
     assert resolve(WhiFlashConfig(router="off")).dflash is None
-    with pytest.raises(CheckpointError, match=r"router 'entropy' .*whiflash_engine.training"):
+    with pytest.raises(CheckpointError, match=r"router 'cost' .*whiflash_engine.training"):
         resolve(WhiFlashConfig())
