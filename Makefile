@@ -16,7 +16,7 @@ $(VENV)/.installed: pyproject.toml tools/setup_env.py
 demo: setup
 	$(BIN)/python -m whiflash_agent.swebench demo
 
-# All arms, oracles, stock vLLM and long prompts: about 35 minutes on two cores. `bench --quick` takes seven.
+# All arms, oracles, stock vLLM and long prompts: about 40 minutes on two cores, by estimate. `bench --quick` takes seven.
 bench: setup
 	$(BIN)/python -m whiflash_agent.bench --json bench.json --html bench.html
 

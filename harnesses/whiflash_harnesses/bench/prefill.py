@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol
 
-REPEATS = 3
+REPEATS = 2
 _TOKENS_PER_LINE = 11.0
 """What one line takes of the embedded tokenizer; other tokenizers' prompts come out longer or shorter."""
 
