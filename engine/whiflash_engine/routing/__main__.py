@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from whiflash_engine.errors import CheckpointError, WhiFlashError
+from whiflash_engine.command_line import run
+from whiflash_engine.errors import CheckpointError
 from whiflash_engine.routing import calibrate as calibrating
 from whiflash_engine.routing import replay
 from whiflash_engine.routing.acceptance import AcceptanceModel
@@ -99,15 +100,5 @@ def evaluation(answers: list[Labels], drafters: Path, points: list[dict[str, flo
     return {name: replay.report(made) for name, made in arms.items()}
 
 
-def main() -> None:
-    """Run the command line; errors a user can mend are one line and exit code 2."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    try:
-        app()
-    except WhiFlashError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise SystemExit(2) from error
-
-
 if __name__ == "__main__":
-    main()
+    run(app)

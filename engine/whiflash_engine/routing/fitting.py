@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from whiflash_engine.routing.calibrate import DELTA_CANDIDATES, best_threshold, delta_of, sweep
 from whiflash_engine.routing.labels import Labels
 from whiflash_engine.routing.mlp import RouterMlp
-from whiflash_engine.routing.replay import stacked_accepted
 
 _FITTED_SHARE = 0.8
 """Share of the answers that a network is fitted on; the others choose its epoch and its threshold."""
@@ -79,7 +78,7 @@ def fit_neural(answers: Sequence[Labels], options: FitOptions) -> tuple[RouterMl
     model = new_mlp(answers[0].hidden.shape[1], 1, options.seed)
 
     def loss(outputs: Tensor, part: Sequence[Labels], places: Tensor) -> Tensor:
-        lead = stacked_accepted(part, "eagle3") - stacked_accepted(part, "dflash")
+        lead = _accepted(part, "eagle3") - _accepted(part, "dflash")
         return F.mse_loss(outputs[:, 0], lead[places].float())
 
     error = fit(model, parts, loss, options)
@@ -105,7 +104,7 @@ def fit_acceptance(
         total = outputs.new_zeros(())
         reached_in_all = 0
         for name, (start, end) in columns.items():
-            accepted = stacked_accepted(part, name)[places][:, None]
+            accepted = _accepted(part, name)[places][:, None]
             offered = torch.cat([answer.offered[name] for answer in part])[places][:, None]
             position = torch.arange(end - start)
             reached = (position <= accepted) & (position < offered)
@@ -117,3 +116,8 @@ def fit_acceptance(
 
     error = fit(model, parts, loss, options)
     return model, {"columns": columns, "cross_entropy": error, "answers": len(answers)}
+
+
+def _accepted(answers: Sequence[Labels], name: str) -> Tensor:
+    """Return the accepted tokens of one drafter over all rounds of all answers: [rounds]."""
+    return torch.cat([answer.accepted[name] for answer in answers])

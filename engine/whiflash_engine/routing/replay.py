@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from whiflash_engine.routing.acceptance import AcceptanceModel
@@ -142,8 +141,3 @@ def report(rounds: Sequence[Round]) -> dict[str, Any]:
         "share_by_drafter": shares(rounds),
         "speed_at_prior_costs": round(tokens * costs.round_seconds(None, 0, 1) / seconds, 4),
     }
-
-
-def stacked_accepted(answers: Sequence[Labels], name: str) -> Tensor:
-    """Return the accepted tokens of one drafter over all rounds of all answers: [rounds]."""
-    return torch.cat([answer.accepted[name] for answer in answers])

@@ -1,13 +1,12 @@
 """``python -m whiflash_engine.training``: one command per stage, in the order in which they are run."""
 
 import json
-import logging
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from whiflash_engine.errors import WhiFlashError
+from whiflash_engine.command_line import run
 from whiflash_engine.training import stages
 from whiflash_engine.training.generate import GenerateOptions
 from whiflash_engine.training.generate import generate as run_generate
@@ -89,15 +88,5 @@ def replay(
     typer.echo(json.dumps(report, indent=2) if as_json else stages.table(report))
 
 
-def main() -> None:
-    """Run the command line; errors a user can mend are one line and exit code 2."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    try:
-        app()
-    except WhiFlashError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise SystemExit(2) from error
-
-
 if __name__ == "__main__":
-    main()
+    run(app)
