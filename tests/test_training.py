@@ -119,7 +119,7 @@ def test_eagle3_unrolled_training_equals_step_by_step_decoding(target: Target) -
 def test_eagle3_draft_feeds_its_own_tokens_back(target: Target) -> None:
     model = new_eagle3(target, VOCABULARY, seed=0)
     s = sequence(15, 5)
-    drafted = eagle3.draft(model, [s], steps=4)
+    drafted = eagle3.draft(model, [s], steps=4).tokens
     outs = one_chain(model, s, 3, drafted[3, :3].tolist())
     expected = VOCABULARY[model.logits(torch.stack(outs)).argmax(-1)]
     assert drafted[3].tolist() == expected.tolist()
@@ -202,7 +202,7 @@ def test_eagle3_export_has_the_public_names_and_shapes(target: Target, tmp_path:
     s = sequence(12, 4)
     model.load_state_dict({n: p.bfloat16().float() for n, p in model.state_dict().items()})
     again = export.load_eagle3(tmp_path / "e", target)
-    assert torch.equal(eagle3.draft(again, [s], 3), eagle3.draft(model, [s], 3))
+    assert torch.equal(eagle3.draft(again, [s], 3).tokens, eagle3.draft(model, [s], 3).tokens)
 
 
 def test_a_pruned_head_drafts_like_the_whole_one_among_the_kept_tokens(target: Target) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -11,6 +11,7 @@ from whiflash_engine.training import stages
 from whiflash_engine.training.generate import GenerateOptions
 from whiflash_engine.training.generate import generate as run_generate
 from whiflash_engine.training.loop import LoopOptions
+from whiflash_engine.training.prompts import SPLITS, Split
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 
@@ -27,10 +28,14 @@ def generate(
     max_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 256,
     part: Annotated[int, typer.Option(help="Which part this process makes.")] = 0,
     parts: Annotated[int, typer.Option(help="Number of processes that share the work.")] = 1,
+    split: Annotated[str | None, typer.Option(help=f"Only prompts of one of {', '.join(SPLITS)}.")] = None,
     seed: Seed = 0,
 ) -> None:
     """Let the target answer the prompts."""
-    options = GenerateOptions(target, work, count, max_tokens, part=part, parts=parts, seed=seed)
+    if split is not None and split not in SPLITS:
+        raise typer.BadParameter(f"{split!r} is none of {', '.join(SPLITS)}", param_hint="--split")
+    side = cast(Split | None, split)
+    options = GenerateOptions(target, work, count, max_tokens, part=part, parts=parts, split=side, seed=seed)
     typer.echo(json.dumps(run_generate(options)))
 
 

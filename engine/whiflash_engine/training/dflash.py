@@ -13,7 +13,15 @@ from torch.nn import functional as F
 
 from whiflash_engine.training.features import DFLASH_TAPS, Sequence
 from whiflash_engine.training.labels import soft_labels
-from whiflash_engine.training.layers import DROPOUT, Mlp, Projections, Shape, grouped_attention
+from whiflash_engine.training.layers import (
+    DROPOUT,
+    Drafted,
+    Mlp,
+    Projections,
+    Shape,
+    best_tokens,
+    grouped_attention,
+)
 
 BLOCK = 8
 DECAY = 4.0
@@ -159,9 +167,8 @@ def loss(model: DFlash, blocks: Blocks, vocabulary: Tensor) -> tuple[Tensor, lis
 
 
 @torch.no_grad()
-def draft(model: DFlash, blocks: Blocks, vocabulary: Tensor | None = None) -> Tensor:
+def draft(model: DFlash, blocks: Blocks, vocabulary: Tensor | None = None) -> Drafted:
     """Return the tokens each block drafts over the whole vocabulary, or over part of it: [anchors, BLOCK - 1]."""
     states: Tensor = model(blocks)
-    if vocabulary is None:
-        return (states @ model.embedding.T).argmax(dim=-1)
-    return vocabulary[(states @ model.embedding[vocabulary].T).argmax(dim=-1)]
+    head = model.embedding if vocabulary is None else model.embedding[vocabulary]
+    return best_tokens(states @ head.T, vocabulary)

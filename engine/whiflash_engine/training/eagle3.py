@@ -17,7 +17,15 @@ from torch.nn import functional as F
 
 from whiflash_engine.training.features import EAGLE3_TAPS, Sequence
 from whiflash_engine.training.labels import positions_in, soft_labels
-from whiflash_engine.training.layers import DROPOUT, Mlp, Projections, Shape, grouped_attention
+from whiflash_engine.training.layers import (
+    DROPOUT,
+    Drafted,
+    Mlp,
+    Projections,
+    Shape,
+    best_tokens,
+    grouped_attention,
+)
 
 STEP_DECAY = 0.9
 LATE_SHARE = 0.5
@@ -195,12 +203,12 @@ def loss(
 
 
 @torch.no_grad()
-def draft(model: Eagle3, sequences: list[Sequence], steps: int) -> Tensor:
+def draft(model: Eagle3, sequences: list[Sequence], steps: int) -> Drafted:
     """Return the tokens each chain drafts by itself: [chains, steps]."""
     chains = model.start(sequences)
-    drafted: list[Tensor] = []
+    drafted: list[Drafted] = []
     for step in range(steps):
         if step:
-            model.step(chains, drafted[-1])
-        drafted.append(model.vocabulary[model.logits(chains.states).argmax(dim=-1)])
-    return torch.stack(drafted, dim=1)
+            model.step(chains, drafted[-1].tokens)
+        drafted.append(best_tokens(model.logits(chains.states), model.vocabulary))
+    return Drafted(*(torch.stack(columns, dim=1) for columns in zip(*drafted, strict=True)))

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from whiflash_engine.training import features, files
 from whiflash_engine.training.capture import Capture
-from whiflash_engine.training.prompts import Prompt, all_prompts
+from whiflash_engine.training.prompts import Prompt, Split, all_prompts
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,8 @@ class GenerateOptions:
     max_num_seqs: int = 96
     part: int = 0
     parts: int = 1
+    split: Split | None = None
+    """Only answers of this side of the split; ``None``: all of them."""
     seed: int = 0
 
 
@@ -129,7 +131,9 @@ def generate(options: GenerateOptions) -> dict[str, int]:
     jobs = [
         (index, prompt, temperature)
         for index, (prompt, temperature) in enumerate(_jobs(options))
-        if index % options.parts == options.part and index not in done
+        if index % options.parts == options.part
+        and index not in done
+        and (options.split is None or prompt.split == options.split)
     ]
     if jobs:
         number = len(written)

@@ -1,6 +1,7 @@
 """The few layers both drafters are made of, with the parameter names of the public checkpoints."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,20 @@ class Shape:
     rope_theta: float
     eps: float
     max_positions: int
+
+
+class Drafted(NamedTuple):
+    """What a drafter says: ``tokens`` and the ``probabilities`` it gives them, both of one shape."""
+
+    tokens: Tensor
+    probabilities: Tensor
+
+
+def best_tokens(logits: Tensor, vocabulary: Tensor | None = None) -> Drafted:
+    """Return the most probable token per row of ``logits`` [..., vocabulary]; ``vocabulary``: the rows' ids."""
+    highest, places = logits.max(dim=-1)
+    probabilities = (highest - logits.logsumexp(dim=-1)).exp()
+    return Drafted(places if vocabulary is None else vocabulary[places], probabilities)
 
 
 def rope(x: Tensor, positions: Tensor, theta: float) -> Tensor:

@@ -17,6 +17,7 @@ from whiflash_engine.training import catalogue, tools, topics
 Kind = Literal["reasoning", "prose", "code", "diff", "tool_json"]
 KINDS: tuple[str, ...] = get_args(Kind)
 Split = Literal["train", "calibration", "held_out"]
+SPLITS: tuple[str, ...] = get_args(Split)
 SHARE = 0.06
 """Share of the families that is held out, and of those that routers are calibrated on."""
 

@@ -16,6 +16,7 @@ from whiflash_engine.training import dflash, eagle3
 from whiflash_engine.training.dflash import Blocks, DFlash
 from whiflash_engine.training.eagle3 import Eagle3
 from whiflash_engine.training.features import Sequence
+from whiflash_engine.training.layers import Drafted
 from whiflash_engine.training.prompts import Split
 
 
@@ -66,14 +67,19 @@ class Tally:
 
 def eagle3_lengths(model: Eagle3, sequence: Sequence, steps: int) -> Tensor:
     """Return accepted lengths of EAGLE-3 for every possible round of ``sequence``."""
-    return accepted_lengths(eagle3.draft(model, [sequence], steps), sequence)
+    return accepted_lengths(eagle3.draft(model, [sequence], steps).tokens, sequence)
 
 
 def dflash_lengths(model: DFlash, sequence: Sequence, vocabulary: Tensor | None = None) -> Tensor:
     """Return accepted lengths of DFlash for every possible round of ``sequence``; see :func:`dflash.draft`."""
+    return accepted_lengths(dflash_drafts(model, sequence, vocabulary).tokens, sequence)
+
+
+def dflash_drafts(model: DFlash, sequence: Sequence, vocabulary: Tensor | None = None) -> Drafted:
+    """Return what DFlash drafts in every possible round of ``sequence``: [answer - 1, BLOCK - 1]."""
     anchors = torch.arange(sequence.prompt, sequence.length - 1)
     parts = [dflash.draft(model, Blocks([sequence], [part]), vocabulary) for part in torch.split(anchors, 128)]
-    return accepted_lengths(torch.cat(parts), sequence)
+    return Drafted(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
 
 def of_split(sequences: list[Sequence], split: Split, per_kind: int | None = None) -> list[Sequence]:
