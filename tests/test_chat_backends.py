@@ -22,6 +22,7 @@ from langchain_core.messages import HumanMessage
 
 from whiflash_agent import ChatWhiFlash
 from whiflash_agent.testing import FIGURES, answer, call, to_chunks
+from whiflash_engine.service.loop import LoopThread
 
 ANSWER = answer("Grüße", reasoning="hm", calls=[call("now", "")])
 
@@ -51,7 +52,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.status != 200:
             self._send({"error": {"message": self.server.error, "type": "x", "code": self.server.status}})
         elif self.path == "/tokenize":
-            self._send({"count": 17, "max_model_len": 4096, "tokens": []})
+            self._send({"count": 17, "max_model_len": 4096, "tokens": [5, 6]})
         elif body.get("stream"):
             lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in to_chunks(ANSWER)]
             self._send_text("".join([*lines, "data: [DONE]\n\n"]), "text/event-stream")
@@ -113,6 +114,8 @@ def test_remote_counts_tokens_and_knows_its_window(server: Server) -> None:
     model = ChatWhiFlash(base_url=server.url)
     assert model.get_num_tokens_from_messages([HumanMessage("q")]) == 17
     assert server.asked == [("/tokenize", {"model": "served", "messages": [{"role": "user", "content": "q"}]})]
+    assert model.get_token_ids("two words") == [5, 6]
+    assert server.asked[1][1] == {"model": "served", "prompt": "two words", "add_special_tokens": False}
     assert model.context_window() == 4096
     assert ChatWhiFlash(base_url=server.url, model="served").context_window() == 4096
     with pytest.raises(ModelNotFoundError, match="other"):
@@ -175,9 +178,13 @@ class Service:
             raise
         return ANSWER
 
-    def stream(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def stream(self, body: dict[str, Any], timeout: float | None = None) -> Iterator[dict[str, Any]]:
         assert body["stream"] is True
-        yield from to_chunks(ANSWER)
+        thread = LoopThread("test-service")
+        try:
+            yield from thread.iterate(lambda: self.astream(body), timeout)
+        finally:
+            thread.stop()
 
     async def astream(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
         for chunk in to_chunks(ANSWER):
@@ -186,6 +193,9 @@ class Service:
 
     def count_tokens(self, body: dict[str, Any]) -> int:
         return 5
+
+    def tokenize(self, text: str) -> list[int]:
+        return [1, 2]
 
     def close(self) -> None:
         self.closed += 1
@@ -220,6 +230,7 @@ async def test_embedded_starts_at_first_use_and_is_shared_by_routers(services: l
     assert [service.config.whiflash.eagle3_tokens for service in services] == [4, 2]
     assert models[0].context_window() == 1024
     assert models[0].get_num_tokens_from_messages([HumanMessage("q")]) == 5
+    assert models[0].get_num_tokens("q") == 2
 
 
 async def test_embedded_timeout_cancels_the_request(services: list[Service]) -> None:
@@ -233,6 +244,8 @@ async def test_embedded_timeout_cancels_the_request(services: list[Service]) -> 
     assert services[0].cancelled == 2
     with pytest.raises(ModelTimeoutError):
         [_ async for _ in model.astream("q")]
+    with pytest.raises(ModelTimeoutError, match="in time"):
+        list(model.stream("q"))
 
 
 def test_closing_an_unused_model_starts_nothing(services: list[Service]) -> None:

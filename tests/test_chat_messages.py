@@ -117,11 +117,14 @@ def test_arguments_that_are_no_object_are_invalid(args: str) -> None:
     ],
 )
 def test_a_call_left_in_the_text_is_reported(text: str, expected: Expected, name: str | None) -> None:
-    """VLLM's parsers leave a call that was cut in ``content``."""
+    """VLLM's parsers leave a call that was cut in ``content``, where no reader should take it for text."""
     completion = answer(text, finish_reason="length")
-    for message in (read_completion(completion, expected), streamed(completion, expected, random.Random(1))):
-        assert message.content == text
+    whole = read_completion(completion, expected)
+    opener = min((text.find(part) for part in ("<tool_call>", "<function=") if part in text), default=len(text))
+    assert whole.content == text[:opener]
+    for message in (whole, streamed(completion, expected, random.Random(1))):
         assert message.tool_calls == []
+        assert "cut off" in str(whole.invalid_tool_calls[0]["error"])
         assert [bad["name"] for bad in message.invalid_tool_calls] == [name]
         assert message.response_metadata["finish_reason"] == "length"
 
@@ -277,8 +280,8 @@ def test_a_broken_call_goes_back_as_text() -> None:
     assert to_openai([parsed]) == [
         {"role": "assistant", "content": 'Hm.{"name": "get_weather", "arguments": {"city":'}
     ]
-    in_text = read_completion(answer('<tool_call>{"name"', finish_reason="length"), TOOLS)
-    assert to_openai([in_text]) == [{"role": "assistant", "content": '<tool_call>{"name"'}]
+    in_text = read_completion(answer('Hm. <tool_call>{"name"', finish_reason="length"), TOOLS)
+    assert to_openai([in_text]) == [{"role": "assistant", "content": 'Hm. <tool_call>{"name"'}]
 
 
 def test_anthropic_blocks_are_converted() -> None:
@@ -328,3 +331,59 @@ def test_repeated_roles_and_names_pass_through() -> None:
     wire = to_openai([SystemMessage("a"), SystemMessage("b"), HumanMessage("c", name="ann"), HumanMessage("d")])
     assert [message["role"] for message in wire] == ["system", "system", "user", "user"]
     assert wire[2]["name"] == "ann"
+
+
+def test_a_call_whose_text_the_parser_dropped_is_reported() -> None:
+    """The engine tells the generated text where the token limit cut an answer and a call was possible."""
+    completion = answer("Sure.", finish_reason="length")
+    completion["choices"][0]["whiflash_text"] = 'Sure.<tool_call>\n{"name": "get_we'
+    chunks = to_chunks(completion)
+    chunks[-2]["choices"][0]["whiflash_text"] = completion["choices"][0]["whiflash_text"]
+    reader = StreamReader(TOOLS)
+    first, *rest = [piece for chunk in chunks for piece in reader.feed(chunk)] + list(reader.finish())
+    for message in (read_completion(completion, TOOLS), sum(rest, first)):
+        assert (message.content, message.tool_calls) == ("Sure.", [])
+        (bad,) = message.invalid_tool_calls
+        assert bad["args"].startswith('<tool_call>\n{"name": "get_we')
+    text_only = read_completion(completion, Expected())
+    assert text_only.invalid_tool_calls == []
+
+
+def test_a_second_call_that_is_cut_does_not_go_unseen() -> None:
+    completion = answer(calls=[call("now", "{}")], finish_reason="length")
+    chunks = to_chunks(completion)
+    chunks[-2]["choices"][0]["whiflash_text"] = '<tool_call>{"name": "now"...}</tool_call><tool_call>{"na'
+    reader = StreamReader(TOOLS)
+    first, *rest = [piece for chunk in chunks for piece in reader.feed(chunk)] + list(reader.finish())
+    message = sum(rest, first)
+    assert [made["name"] for made in message.tool_calls] == ["now"]
+    assert [bad["args"] for bad in message.invalid_tool_calls] == ['<tool_call>{"na']
+
+
+def test_merged_roles() -> None:
+    turn = AIMessage("b", tool_calls=[{"name": "now", "args": {}, "id": "1"}])
+    wire = to_openai(
+        [
+            SystemMessage("s"),
+            SystemMessage("t"),
+            HumanMessage("q"),
+            HumanMessage("r", name="ann"),
+            AIMessage("a", additional_kwargs={"reasoning_content": "hm"}),
+            turn,
+            ToolMessage("x", tool_call_id="1"),
+            ToolMessage("y", tool_call_id="2"),
+            SystemMessage("late"),
+            HumanMessage([{"type": "text", "text": "u"}, {"type": "text", "text": "v"}]),
+        ],
+        merge_roles=True,
+    )
+    assert [(message["role"], message["content"]) for message in wire] == [
+        ("system", "s\n\nt"),
+        ("user", "q"),
+        ("user", "r"),
+        ("assistant", "a\n\nb"),
+        ("tool", "x"),
+        ("tool", "y"),
+        ("user", [{"type": "text", "text": part} for part in ("late", "u", "v")]),
+    ]
+    assert wire[3]["reasoning"] == "hm" and len(wire[3]["tool_calls"]) == 1

@@ -254,7 +254,7 @@ def test_engine_errors_become_langchain_errors(
         ({"router": "best"}, "unknown router 'best': choose one of"),
         ({"eagle3_tokens": 99}, "eagle3_tokens=99"),
         ({"max_model_len": 3}, "max_model_len=3"),
-        ({"n": 2}, "n=2 is not supported"),
+        ({"n": 0}, "n=0 is no number of answers"),
         ({"base_url": "http://x/v1", "dflash": "d"}, "dflash shape an embedded engine"),
     ],
 )
@@ -264,11 +264,49 @@ def test_settings_that_cannot_work_are_refused_in_one_line(settings: dict[str, A
     assert "\n" not in str(error.value)
 
 
-def test_misspelt_settings_and_several_answers_are_refused() -> None:
+def test_misspelt_settings_are_refused() -> None:
     with pytest.raises(ValidationError, match="routr"):
         ChatWhiFlash(routr="off")  # type: ignore[call-arg]
-    with pytest.raises(ConfigError, match="n=3"):
-        chat()[0].invoke("q", n=3)
+
+
+def test_several_answers_per_request() -> None:
+    one, two = answer("one"), answer("two")
+    both = one | {"choices": [one["choices"][0], two["choices"][0] | {"index": 1}]}
+    both["whiflash"] = {"rounds": 5, "choices": [{"rounds": 2}, {"rounds": 3}]}
+    model, backend = chat(both, n=2)
+    (messages,) = [
+        [made.message for made in made_for] for made_for in model.generate([[HumanMessage("q")]]).generations
+    ]
+    assert backend.bodies[0]["n"] == 2
+    assert [message.content for message in messages] == ["one", "two"]
+    assert [message.response_metadata["whiflash"]["rounds"] for message in messages] == [2, 3]
+    assert [bool(message.usage_metadata) for message in messages] == [True, False], "the usage counts once"
+    with pytest.raises(ConfigError, match="n=2 cannot be streamed"):
+        list(model.stream("q"))
+    assert next(chunk.content for chunk in model.stream("q", n=1)) == "one"
+
+
+def test_a_stream_without_usage() -> None:
+    model, _ = chat(stream_usage=False)
+    assert all(chunk.usage_metadata is None for chunk in model.stream("q"))
+    assert any(chunk.usage_metadata for chunk in model.stream("q", stream_usage=True))
+    assert list(model.stream("q"))[-1].response_metadata["whiflash"] == FIGURES
+
+
+def test_strict_templates_are_told_apart_from_other_bad_requests() -> None:
+    from whiflash_agent.exceptions import from_status
+
+    for words in (
+        "Conversation roles must alternate user/assistant/user/assistant/...",
+        "System role not supported",
+        "System message must be at the beginning.",
+    ):
+        error = from_status(400, words)
+        assert isinstance(error, ModelInvalidRequestError) and "merge_roles=True" in str(error)
+    assert "merge_roles" not in str(from_status(400, "temperature must be non-negative"))
+    model, backend = chat(merge_roles=True)
+    model.invoke([HumanMessage("a"), HumanMessage("b")])
+    assert backend.bodies[0]["messages"] == [{"role": "user", "content": "a\n\nb"}]
 
 
 def test_an_engine_has_one_model() -> None:
@@ -303,6 +341,8 @@ def test_profile_tells_the_window_before_the_engine_runs() -> None:
         {"stop": ["b"]},
         {"eagle3_tokens": 2},
         {"model_kwargs": {"top_k": 1}},
+        {"output_version": "v1"},
+        {"merge_roles": True},
     ],
 )
 def test_models_that_differ_do_not_share_cached_answers(change: dict[str, Any]) -> None:
@@ -310,7 +350,7 @@ def test_models_that_differ_do_not_share_cached_answers(change: dict[str, Any]) 
     first, backend = chat(answer("1"), cache=cache)
     assert first.invoke("q").content == first.invoke("q").content == "1"
     assert len(backend.bodies) == 1
-    assert chat(answer("2"), cache=cache, **change)[0].invoke("q").content == "2"
+    assert chat(answer("2"), cache=cache, **change)[0].invoke("q").text == "2"
 
 
 def test_secrets_are_not_shown() -> None:
@@ -322,8 +362,8 @@ def test_tokens_are_counted_with_tools_by_the_model_itself() -> None:
     model, backend = chat()
     assert model.get_num_tokens_from_messages([HumanMessage("one two")], tools=[adder]) == 3
     assert backend.bodies[0]["tools"][0]["function"]["name"] == "adder"
-    with pytest.raises(NotImplementedError, match="get_num_tokens_from_messages"):
-        model.get_num_tokens("text")
+    assert model.get_num_tokens("three short words") == 3
+    assert ChatWhiFlash(custom_get_token_ids=lambda text: [7]).get_token_ids("any text") == [7]
 
 
 def test_close_releases_the_backend() -> None:

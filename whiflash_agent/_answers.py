@@ -22,7 +22,9 @@ from langchain_core.utils.json import parse_partial_json
 
 from whiflash_agent.content_blocks import PROVIDER
 
-_CALL_OPENERS = ("<tool_call>", "<function=", "[TOOL_CALLS]", "<|python_tag|>")
+_CUT_TEXT = "whiflash_text"
+"""What the engine adds to a choice that the token limit cut where a call was possible: the text before parsing."""
+CALL_OPENERS = ("<tool_call>", "<function=", "[TOOL_CALLS]", "<|python_tag|>")
 """How tool formats of the model families begin a call; left in the text only if the call did not parse."""
 _CALL_NAME = re.compile(r'"name"\s*:\s*"([^"]+)"|<function=([^>\s]+)>')
 # Each closes what the text before it may have left open, then a bracket that was never opened.
@@ -47,8 +49,20 @@ class Expected:
         return cls(tools, tools and (choice == "required" or named is not None), named)
 
 
+def read_completions(completion: dict[str, Any], expected: Expected) -> list[AIMessage]:
+    """Convert a ``chat.completion`` of ``n`` answers. The usage is the request's: it stands on the first."""
+    figures = completion.get("whiflash") or {}
+    messages = []
+    for number, choice in enumerate(completion["choices"]):
+        own = (figures.get("choices") or [figures])[number] if figures else None
+        usage = completion.get("usage") if number == 0 else None
+        one = {**completion, "choices": [choice], "usage": usage, "whiflash": own}
+        messages.append(read_completion(one, expected))
+    return messages
+
+
 def read_completion(completion: dict[str, Any], expected: Expected) -> AIMessage:
-    """Convert a ``chat.completion``."""
+    """Convert a ``chat.completion`` of one answer."""
     choice = completion["choices"][0]
     wire = choice["message"]
     finish_reason = choice.get("finish_reason")
@@ -61,8 +75,19 @@ def read_completion(completion: dict[str, Any], expected: Expected) -> AIMessage
     for call in wire.get("tool_calls") or []:
         _add_call(message, call, finish_reason)
     if not message.tool_calls and not message.invalid_tool_calls:
-        message.invalid_tool_calls = _unparsed_calls(str(message.content), expected, finish_reason)
+        _report_unparsed(message, choice.get(_CUT_TEXT), expected, finish_reason)
     return message
+
+
+def _report_unparsed(
+    message: AIMessage, generated: str | None, expected: Expected, finish_reason: str | None
+) -> None:
+    """Move a call that did not parse from the text to ``invalid_tool_calls``."""
+    text = str(message.content)
+    message.invalid_tool_calls = _unparsed_calls(generated or text, expected, finish_reason)
+    opener = _first_opener(text)
+    if message.invalid_tool_calls and opener is not None:
+        message.content = text[:opener]
 
 
 def _add_call(message: AIMessage, call: dict[str, Any], finish_reason: str | None) -> None:
@@ -95,17 +120,36 @@ def _invalid(name: str | None, args: str, call_id: str | None, finish_reason: st
 
 def _unparsed_calls(text: str, expected: Expected, finish_reason: str | None) -> list[InvalidToolCall]:
     """Find a call that the engine's parser had to leave in the text."""
-    start = _call_start(text, expected)
+    start = _first_opener(text) if expected.tools else None
+    if start is None and expected.forced:
+        start = 0
     if start is None:
         return []
     return [_invalid(_call_name(text[start:], expected), text[start:], None, finish_reason)]
 
 
-def _call_start(text: str, expected: Expected) -> int | None:
-    if expected.forced:
-        return 0
-    found = [text.find(opener) for opener in _CALL_OPENERS if opener in text]
-    return min(found) if expected.tools and found else None
+def _first_opener(text: str) -> int | None:
+    return min((text.find(opener) for opener in CALL_OPENERS if opener in text), default=None)
+
+
+def _last_call(text: str, calls: int) -> str:
+    """Return the last call in ``text`` if it opens more than ``calls``. A format may nest two of the openers."""
+    first = _first_opener(text)
+    opener = next((opener for opener in CALL_OPENERS if first is not None and text.startswith(opener, first)), "")
+    return text[text.rindex(opener) :] if opener and text.count(opener) > calls else ""
+
+
+def _is_open(text: str) -> bool:
+    """Whether the last call in ``text`` is unfinished; a forced call stands there without an opener."""
+    call = (_last_call(text, 0) or text).removeprefix("[TOOL_CALLS]")
+    if "<function=" in call:
+        return "</function>" not in call
+    start = min((call.find(bracket) for bracket in "{[" if bracket in call), default=len(call))
+    try:
+        json.JSONDecoder(strict=False).raw_decode(call, start)
+    except json.JSONDecodeError:
+        return True
+    return False
 
 
 def _call_name(text: str, expected: Expected) -> str | None:
@@ -156,9 +200,12 @@ class StreamReader:
     """Converts ``chat.completion.chunk`` dicts. A delta may hold any number of tokens, of any kinds."""
 
     expected: Expected
+    with_usage: bool = True
     text: str = ""
     calls: dict[int, dict[str, Any]] = field(default_factory=dict)
     finish_reason: str | None = None
+    generated: str | None = None
+    """The text before parsing, if the answer was cut where a call was possible and the engine tells it."""
     once: dict[str, Any] = field(default_factory=dict)
     """The last ``model``, ``usage`` and ``whiflash`` seen."""
 
@@ -167,6 +214,7 @@ class StreamReader:
         self.once |= {key: chunk[key] for key in ("model", "usage", "whiflash") if chunk.get(key)}
         for choice in chunk.get("choices") or []:
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
+            self.generated = choice.get(_CUT_TEXT) or self.generated
             pieces = list(self._pieces(choice.get("delta") or {}))
             if logprobs := _logprobs(choice):
                 pieces = pieces or [_chunk()]
@@ -198,17 +246,32 @@ class StreamReader:
         if self.finish_reason is None:
             raise ModelConnectionError("the answer ended without a finish_reason: the engine or server went away")
         for index, call in self.calls.items():
-            if ending := self._ending(call["args"]):
+            is_cut = index == max(self.calls) and self._ends_in_a_call()
+            if ending := _breaker(call["args"]) if is_cut else self._ending(call["args"]):
                 yield _call_chunk(index, ending)
-        if not self.calls:
-            for bad in _unparsed_calls(self.text, self.expected, self.finish_reason):
-                args = bad["args"] or ""
-                yield _call_chunk(0, args + _breaker(args), bad["name"])
+        for bad in self._unparsed():
+            args = bad["args"] or ""
+            yield _call_chunk(max(self.calls, default=-1) + 1, args + _breaker(args), bad["name"])
         yield _chunk(
             chunk_position="last",
-            usage_metadata=read_usage(self.once.get("usage")),
+            usage_metadata=read_usage(self.once.get("usage")) if self.with_usage else None,
             response_metadata=_metadata(self.once, self.finish_reason),
         )
+
+    def _unparsed(self) -> list[InvalidToolCall]:
+        """Return the call that was cut before the engine's parser could tell its name."""
+        text = self.generated or self.text
+        if self.calls:
+            text = _last_call(text, len(self.calls))
+            return _unparsed_calls(text, self.expected, self.finish_reason) if text else []
+        return _unparsed_calls(text, self.expected, self.finish_reason)
+
+    def _ends_in_a_call(self) -> bool:
+        """Whether the last of ``calls`` is unfinished. The engine's parser may have closed it all the same."""
+        text = self.generated
+        if self.finish_reason != "length" or not text or _last_call(text, len(self.calls)):
+            return False
+        return _is_open(text)
 
     def _ending(self, args: str) -> str:
         closed = _closed(args, self.finish_reason)

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import openai
-from langchain_core.exceptions import ModelNotFoundError, ModelTimeoutError
+from langchain_core.exceptions import ModelNotFoundError
 from openai.resources.chat.completions import Completions
 
 from whiflash_agent.exceptions import langchain_errors
@@ -46,6 +46,9 @@ class Backend(Protocol):
 
     def count_tokens(self, body: Body) -> int:
         """Return the prompt tokens of ``messages`` and ``tools`` under the model's own template."""
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the token ids of a bare text."""
 
     def close(self) -> None:
         """Release what the backend holds."""
@@ -83,13 +86,10 @@ class EmbeddedBackend:
         return await asyncio.wait_for(answer, self._timeout)
 
     def stream(self, body: Body) -> Iterator[dict[str, Any]]:
-        """Yield ``chat.completion.chunk`` dicts; the time is looked at when a chunk comes."""
-        deadline = time.monotonic() + (self._timeout or float("inf"))
-        with langchain_errors(), closing(self._service.stream({**body, "stream": True})) as chunks:
-            for chunk in chunks:
-                yield chunk
-                if time.monotonic() > deadline:
-                    raise ModelTimeoutError(f"no whole answer within timeout={self._timeout} s")
+        """Yield ``chat.completion.chunk`` dicts; closing the iterator aborts the request."""
+        limit = {} if self._timeout is None else {"timeout": self._timeout}
+        with langchain_errors(), closing(self._service.stream({**body, "stream": True}, **limit)) as chunks:
+            yield from chunks
 
     async def astream(self, body: Body) -> AsyncIterator[dict[str, Any]]:
         """Yield ``chat.completion.chunk`` dicts; closing the iterator aborts the request."""
@@ -114,6 +114,12 @@ class EmbeddedBackend:
         """Return the prompt tokens under the model's own template."""
         with langchain_errors():
             return int(self._service.count_tokens(body))
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the token ids of a bare text."""
+        with langchain_errors():
+            ids: list[int] = self._service.tokenize(text)
+            return ids
 
     def close(self) -> None:
         """Stop the engine if this backend has used it; its next user starts a new one."""
@@ -223,6 +229,13 @@ class RemoteBackend:
         with langchain_errors():
             answer = self._client.post(f"{self._root}/tokenize", cast_to=object, body=self._complete(body))
             return int(answer["count"])
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the token ids of a bare text, from the server's ``/tokenize``."""
+        with langchain_errors():
+            asked = self._complete({"prompt": text, "add_special_tokens": False})
+            answer = self._client.post(f"{self._root}/tokenize", cast_to=object, body=asked)
+            return list(answer["tokens"])
 
     def close(self) -> None:
         """Close the connections of the sync client; async ones close with their event loops."""

@@ -21,6 +21,8 @@ from langchain_core.messages import (
     is_data_content_block,
 )
 
+from whiflash_agent._answers import CALL_OPENERS
+
 _CALL_BLOCKS = {"tool_use", "tool_call"}
 _DROPPED_BLOCKS = {
     "redacted_thinking",
@@ -34,9 +36,44 @@ _DROPPED_BLOCKS = {
 """Blocks of an AI message that travel in fields of their own, or not at all."""
 
 
-def to_openai(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
-    """Convert a conversation. Repeated roles and late system messages are left to the chat template."""
-    return [wire for message in messages for wire in _convert(message)]
+def to_openai(messages: Sequence[BaseMessage], *, merge_roles: bool = False) -> list[dict[str, Any]]:
+    """Convert a conversation. Repeated roles and late system messages go to the chat template as they are.
+
+    ``merge_roles`` makes one message of neighbours of one role, and of a system message after the first others
+    a user's words in the place where it stands: for templates that refuse anything but turns.
+    """
+    wires = [wire for message in messages for wire in _convert(message)]
+    return _merged(wires) if merge_roles else wires
+
+
+def _merged(wires: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    merged: list[dict[str, Any]] = []
+    for wire in wires:
+        # Not moved to the front: what a prompt begins with must stay, or nothing of it is found in the cache.
+        late = wire["role"] == "system" and any(earlier["role"] != "system" for earlier in merged)
+        message = {**wire, "role": "user"} if late else wire
+        if merged and _same_speaker(merged[-1], message):
+            merged[-1] = _joined(merged[-1], message)
+        else:
+            merged.append(message)
+    return merged
+
+
+def _same_speaker(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    """Tool results answer one call each; an assistant's calls must be followed by their results."""
+    same = all(first.get(key) == second.get(key) for key in ("role", "name"))
+    return same and first["role"] != "tool" and "tool_calls" not in first
+
+
+def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    contents = [message["content"] for message in (first, second)]
+    if all(isinstance(content, str) for content in contents):
+        joined: Any = "\n\n".join(content for content in contents if content)
+    else:
+        parts = [[_text_part(content)] if isinstance(content, str) else content for content in contents]
+        joined = [*parts[0], *parts[1]]
+    thoughts = "\n\n".join(message["reasoning"] for message in (first, second) if message.get("reasoning"))
+    return {**first, **second, "content": joined, **({"reasoning": thoughts} if thoughts else {})}
 
 
 def _convert(message: BaseMessage) -> Iterator[dict[str, Any]]:
@@ -135,6 +172,8 @@ def _unsent_call(call: Any, text: str) -> str:
     args = call.get("args") or ""
     if args and args in text:
         return ""
+    if args.startswith(CALL_OPENERS):  # the call as it was written, in the model's own form
+        return str(args)
     return f'{{"name": {json.dumps(call.get("name"))}, "arguments": {args}'
 
 

@@ -86,7 +86,13 @@ class Settings(BaseChatModel):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     n: int = 1
+    """Answers per request of ``generate``; the messages ``invoke`` and streams return are one answer."""
     streaming: bool = False
+    stream_usage: bool = True
+    """Put the usage on the last chunk of a stream."""
+    merge_roles: bool = False
+    """Join neighbouring messages of one role, and inline late system messages, for chat templates that refuse
+    them (those of Mistral and Gemma do)."""
     trace: bool = False
     """Put one record per round into ``response_metadata["whiflash"]["trace"]``."""
     model_kwargs: dict[str, Any] = Field(default_factory=dict)
@@ -121,10 +127,11 @@ class Settings(BaseChatModel):
     @property
     def _identifying_params(self) -> dict[str, Any]:
         """Everything that can change an answer: it is part of the cache key."""
-        common = ("model", "base_url", "router", "max_model_len", "trace", "model_kwargs")
+        common = ("model", "base_url", "router", "max_model_len", "trace", "model_kwargs", "n", "merge_roles")
         names = (*common, *_ENGINE_ONLY, *SAMPLING)
-        # Not "stop": core overwrites that key with the call's own.
-        return {name: getattr(self, name) for name in names} | {"default_stop": self.stop}
+        # Not "stop": core overwrites that key by the call's own. The version shapes what core caches.
+        others = {"default_stop": self.stop, "output_version": self.output_version}
+        return {name: getattr(self, name) for name in names} | others
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         params = super()._get_ls_params(stop=stop or self.stop, **kwargs)
@@ -136,8 +143,8 @@ def check_settings(settings: dict[str, Any]) -> None:
     """Raise :class:`ConfigError` for settings that no engine or server could follow."""
     if settings.get("router") is not None:
         check_router(settings["router"])
-    if settings.get("n") not in (None, 1):
-        raise ConfigError(f"n={settings['n']!r} is not supported: one answer per request (use batch)")
+    if settings.get("n") is not None:
+        check_answers(settings["n"])
     if settings.get("base_url") is None:
         engine_config(settings)
         return
@@ -145,6 +152,13 @@ def check_settings(settings: dict[str, Any]) -> None:
         raise ConfigError(
             f"{', '.join(foreign)} shape an embedded engine: set them where {settings['base_url']} runs"
         )
+
+
+def check_answers(n: object) -> int:
+    """Return ``n`` as a number of answers; raise :class:`ConfigError` if it is none."""
+    if isinstance(n, int) and not isinstance(n, bool) and n >= 1:
+        return n
+    raise ConfigError(f"n={n!r} is no number of answers: pass 1 or more")
 
 
 def engine_config(settings: dict[str, Any]) -> EngineConfig:

@@ -33,10 +33,10 @@ from langchain_core.runnables import Runnable
 from pydantic import Field, PrivateAttr, SkipValidation
 
 from whiflash_agent import _structured
-from whiflash_agent._answers import Expected, StreamReader, read_completion
+from whiflash_agent._answers import Expected, StreamReader, read_completions
 from whiflash_agent._backends import Backend, EmbeddedBackend, RemoteBackend
 from whiflash_agent._messages import to_openai
-from whiflash_agent._settings import SAMPLING, Settings, engine_config
+from whiflash_agent._settings import SAMPLING, Settings, check_answers, engine_config
 from whiflash_agent._tools import ToolChoice, ToolLike, format_tools, tool_arguments
 from whiflash_agent.profiles import build_profile, known_window
 from whiflash_engine.config import ROUTER_KEY, check_router
@@ -124,8 +124,8 @@ class ChatWhiFlash(Settings):
         """Build the OpenAI chat request of one call; ``call`` wins over the model's own settings."""
         settings = {name: getattr(self, name) for name in SAMPLING} | self.model_kwargs | call
         settings.pop("stream", None)
-        if settings.pop("n", self.n) not in (None, 1):
-            raise ConfigError(f"n={call.get('n', self.n)} is not supported: one answer per request (use batch)")
+        if (n := check_answers(settings.pop("n", None) or self.n)) > 1:
+            settings["n"] = n
         if router := settings.pop("router", None) or self.router:
             settings["vllm_xargs"] = {ROUTER_KEY: check_router(router), **(settings.get("vllm_xargs") or {})}
         if settings.pop("trace", self.trace):
@@ -133,7 +133,18 @@ class ChatWhiFlash(Settings):
         settings["model"] = self._requested_model(settings.get("model"))
         settings["stop"] = (self.stop if stop is None else stop) or None
         body = {key: value for key, value in settings.items() if value is not None}
-        return {"messages": to_openai(messages), **body}
+        return {"messages": to_openai(messages, merge_roles=self.merge_roles), **body}
+
+    def _stream_body(
+        self, messages: list[BaseMessage], stop: list[str] | None, call: dict[str, Any]
+    ) -> tuple[dict[str, Any], StreamReader]:
+        usage = call.pop("stream_usage", self.stream_usage)
+        body = self._body(messages, stop, call)
+        if body.get("n"):
+            raise ConfigError(f"n={body['n']} cannot be streamed: use generate(), or n=1")
+        # Asked for in any case: the figures of the rounds come with the usage.
+        body["stream_options"] = {"include_usage": True, **(body.get("stream_options") or {})}
+        return body, StreamReader(Expected.of(body), with_usage=usage)
 
     def _requested_model(self, asked: str | None) -> str | None:
         """Return the name a call sends: a server may know several models, an engine has one, without name."""
@@ -153,7 +164,7 @@ class ChatWhiFlash(Settings):
         **kwargs: Any,
     ) -> ChatResult:
         body = self._body(messages, stop, kwargs)
-        return _result(read_completion(self._get_backend().chat(body), Expected.of(body)))
+        return _result(read_completions(self._get_backend().chat(body), Expected.of(body)))
 
     async def _agenerate(
         self,
@@ -163,7 +174,7 @@ class ChatWhiFlash(Settings):
         **kwargs: Any,
     ) -> ChatResult:
         body = self._body(messages, stop, kwargs)
-        return _result(read_completion(await self._get_backend().achat(body), Expected.of(body)))
+        return _result(read_completions(await self._get_backend().achat(body), Expected.of(body)))
 
     def _stream(
         self,
@@ -172,8 +183,7 @@ class ChatWhiFlash(Settings):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        body = _streamed(self._body(messages, stop, kwargs))
-        reader = StreamReader(Expected.of(body))
+        body, reader = self._stream_body(messages, stop, kwargs)
         with closing(self._get_backend().stream(body)) as chunks:  # type: ignore[type-var]
             for chunk in chunks:
                 yield from map(_generation_chunk, reader.feed(chunk))
@@ -186,8 +196,7 @@ class ChatWhiFlash(Settings):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        body = _streamed(self._body(messages, stop, kwargs))
-        reader = StreamReader(Expected.of(body))
+        body, reader = self._stream_body(messages, stop, kwargs)
         async with aclosing(self._get_backend().astream(body)) as chunks:  # type: ignore[type-var]
             async for chunk in chunks:
                 for piece in reader.feed(chunk):
@@ -201,16 +210,19 @@ class ChatWhiFlash(Settings):
         self, messages: list[BaseMessage], tools: Sequence[ToolLike] | None = None
     ) -> int:
         """Return the exact prompt tokens of a conversation under the model's template, tools included."""
-        body: dict[str, Any] = {"messages": to_openai(messages)}
+        body: dict[str, Any] = {"messages": to_openai(messages, merge_roles=self.merge_roles)}
         if tools:
             body["tools"] = format_tools(tools)
         return self._get_backend().count_tokens(body)
 
     def get_token_ids(self, text: str) -> list[int]:
-        """Return ``custom_get_token_ids``'s answer; core's fallback would count with GPT-2's tokenizer."""
+        """Return the tokens of a bare text under the model's own tokenizer (core would take GPT-2's).
+
+        A conversation takes more: the template adds to it, see :meth:`get_num_tokens_from_messages`.
+        """
         if self.custom_get_token_ids is not None:
             return self.custom_get_token_ids(text)
-        raise NotImplementedError("ChatWhiFlash counts messages: use get_num_tokens_from_messages")
+        return self._get_backend().tokenize(text)
 
     # Tools and structure
 
@@ -250,12 +262,8 @@ class ChatWhiFlash(Settings):
         return _structured.with_raw(model, parser) if include_raw else model | parser
 
 
-def _streamed(body: dict[str, Any]) -> dict[str, Any]:
-    return {**body, "stream_options": {"include_usage": True, **(body.get("stream_options") or {})}}
-
-
-def _result(message: AIMessage) -> ChatResult:
-    return ChatResult(generations=[ChatGeneration(message=message)])
+def _result(messages: list[AIMessage]) -> ChatResult:
+    return ChatResult(generations=[ChatGeneration(message=message) for message in messages])
 
 
 def _generation_chunk(chunk: AIMessageChunk) -> ChatGenerationChunk:

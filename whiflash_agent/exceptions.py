@@ -14,6 +14,7 @@ raised below                                            what the caller of ``Cha
 The original error is always the ``__cause__``.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -50,6 +51,13 @@ _CONTEXT_WORDS = (
 )
 
 
+_TEMPLATE_WORDS = re.compile(
+    r"roles? (must|should) alternate|alternate user/assistant|system (role|message)s? .*(support|beginning|first)",
+    re.IGNORECASE,
+)
+"""How chat templates refuse repeated roles and system messages that come late."""
+
+
 def _names_context_length(text: str) -> bool:
     lowered = text.lower()
     return any(words in lowered for words in _CONTEXT_WORDS)
@@ -59,6 +67,8 @@ def from_status(status: int, text: str) -> ModelError:
     """Return LangChain's error for an HTTP status and the server's words."""
     if status in (400, 413) and _names_context_length(text):
         return ContextOverflowError(text)
+    if status == 400 and _TEMPLATE_WORDS.search(text):
+        return ModelInvalidRequestError(f"{text} (the chat template wants strict turns: pass merge_roles=True)")
     if status in _BY_STATUS:
         return _BY_STATUS[status](text)
     return ModelAPIError(text) if status >= 500 else ModelInvalidRequestError(text)

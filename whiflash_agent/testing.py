@@ -1,12 +1,23 @@
-"""A test double for the engine: answers that are written down beforehand.
+"""Test doubles: answers that are written down beforehand, for tests of agents on ``ChatWhiFlash``.
 
-No model, no template and no parser are involved; what is tested with it is what lies above the backend.
+:class:`ScriptedBackend` gives whole OpenAI answers: no template and no parser are involved, and it needs no vLLM.
+:class:`ScriptedEngine` gives what the model would write; chat template, tokenizer, tool and reasoning parsers are
+the real ones. It starts in seconds.
+
+    >>> ChatWhiFlash(backend=ScriptedBackend(answer("Hi")))
+    >>> ChatWhiFlash(backend=ScriptedEngine(lambda prompt: tool_call("search", {"query": "vLLM"})))
 """
 
 import copy
+import json
 import random
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import Any
+
+from whiflash_agent._backends import EmbeddedBackend
+from whiflash_engine.config import DEFAULT_TARGET, EngineConfig, build_config
 
 Wire = dict[str, Any]
 
@@ -185,6 +196,98 @@ class ScriptedBackend:
         self.bodies.append(body)
         return sum(len(str(m["content"]).split()) for m in body["messages"]) + len(body.get("tools", []))
 
+    def tokenize(self, text: str) -> list[int]:
+        """Return a number per word."""
+        return list(range(len(text.split())))
+
     def close(self) -> None:
         """Note that it was closed."""
         self.closed = True
+
+
+def tool_call(name: str, arguments: Wire) -> str:
+    """Return a tool call as models of the Hermes form write it, the embedded one and Qwen among them."""
+    made = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+    return f"<tool_call>\n{made}\n</tool_call>"
+
+
+def random_rounds(seed: int) -> Callable[[Sequence[int]], list[Sequence[int]]]:
+    """Return a way to cut answers at random places, as speculation does: several tokens arrive at once."""
+    dice = random.Random(seed)
+
+    def cut(tokens: Sequence[int]) -> list[Sequence[int]]:
+        rounds = []
+        while tokens:
+            size = dice.randint(1, 8)
+            rounds.append(tokens[:size])
+            tokens = tokens[size:]
+        return rounds
+
+    return cut
+
+
+class ScriptedEngine(EmbeddedBackend):
+    """The embedded engine with a script in the model's place.
+
+    ``script`` takes the rendered prompt and returns what the model writes, or its token ids. No grammar is
+    enforced: a forced call is what the script makes of it. ``prompts`` holds what was asked.
+    """
+
+    def __init__(
+        self,
+        script: Callable[[str], str | Sequence[int]],
+        *,
+        cut: Callable[[Sequence[int]], Sequence[Sequence[int]]] | None = None,
+        folder: Path | None = None,
+        name: str = DEFAULT_TARGET,
+        max_model_len: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Describe the engine; it starts at the first request.
+
+        Args:
+            script: who answers.
+            cut: divides an answer's tokens into deltas; by default one token each. See :func:`random_rounds`.
+            folder: config, tokenizer and chat template of another model than the embedded one (no weights).
+            name: what the parsers go by: ``qwen3`` for one that thinks in ``<think>`` tags, and so on.
+            max_model_len: context window in tokens.
+            timeout: seconds per request.
+        """
+        config = EngineConfig(whiflash=build_config(target=name), max_model_len=max_model_len)
+        super().__init__(config, timeout)
+        self.script = script
+        self.prompts: list[str] = []
+        self._cut = cut
+        self._folder = folder
+
+    @cached_property
+    def _service(self) -> Any:
+        # Imported late: it pulls in vLLM.
+        from whiflash_engine.service.scripted import ScriptedService, token_by_token
+
+        return ScriptedService(
+            self._answer, cut=self._cut or token_by_token, folder=self._folder, config=self._config
+        )
+
+    def cut_by(self, cut: Callable[[Sequence[int]], Sequence[Sequence[int]]]) -> None:
+        """Divide answers in another way from now on."""
+        self._service.cut = cut
+
+    def pause(self, seconds: float) -> None:
+        """Wait that long between two rounds from now on."""
+        self._service.pause_s = seconds
+
+    @property
+    def unfinished(self) -> int:
+        """How many requests are running."""
+        return int(self._service.unfinished)
+
+    @property
+    def aborted(self) -> list[str]:
+        """Ids of the requests that the engine core was told to drop."""
+        ids: list[str] = self._service.aborted
+        return ids
+
+    def _answer(self, request: Any) -> str | Sequence[int]:
+        self.prompts.append(request.prompt)
+        return self.script(request.prompt)

@@ -16,6 +16,9 @@ GPU_WORKER = "whiflash_engine.runtime.gpu.WhiFlashGPUWorker"
 _PARSERS = {"smollm2": "hermes", "qwen3-coder": "qwen3_coder", "qwen3": "hermes", "llama-3": "llama3_json"}
 """Tool parser by what a target's name contains; more specific names first."""
 
+_REASONING = {"qwen3-coder": None, "qwen3": "qwen3"}
+"""Reasoning parser by what a target's name contains; without one, thoughts stay in the text, tags and all."""
+
 _OURS = ("worker_cls", "additional_config", "speculative_config")
 """vLLM arguments by which the drafting path gets in."""
 
@@ -126,6 +129,7 @@ def server_arguments(config: EngineConfig, models: ResolvedModels, *, on_cpu: bo
     values = engine_arguments(config, models, on_cpu=on_cpu) | {
         "enable_auto_tool_choice": True,
         "tool_call_parser": tool_parser(config.whiflash.target),
+        "reasoning_parser": config.vllm_args.get("reasoning_parser") or reasoning_parser(config.whiflash.target),
         # Without it a forced call may carry arguments that do not follow the schema.
         "tool_strict_level": "parameter",
         "enable_prompt_tokens_details": True,
@@ -139,3 +143,9 @@ def tool_parser(target: str) -> str:
     """Return vLLM's tool parser for a target; Hermes' form is the commonest."""
     lowered = target.lower()
     return next((parser for part, parser in _PARSERS.items() if part in lowered), "hermes")
+
+
+def reasoning_parser(target: str) -> str:
+    """Return vLLM's reasoning parser for a target, or ``""`` if it is not known to think aloud."""
+    lowered = target.lower()
+    return next((parser for part, parser in _REASONING.items() if part in lowered), None) or ""

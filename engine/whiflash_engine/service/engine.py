@@ -17,8 +17,10 @@ from whiflash_engine.checkpoints.registry import ResolvedModels, check_router_fi
 from whiflash_engine.checkpoints.validate import check_models
 from whiflash_engine.config import ROUTER_KEY, EngineConfig, check_router
 from whiflash_engine.errors import ConfigError, EngineError, RequestError, WhiFlashError
+from whiflash_engine.service.answers import drop_token_ids, must_repeat, note_cut_text, token_ids
 from whiflash_engine.service.arguments import set_environment
 from whiflash_engine.service.figures import all_figures
+from whiflash_engine.service.forking import forget_after_fork, refuse_after_fork
 from whiflash_engine.service.loop import LoopThread
 from whiflash_engine.service.serving import ChatServing
 from whiflash_engine.service.spawning import hidden_main, kept_preload
@@ -41,12 +43,19 @@ _starting = threading.Lock()
 def get_engine(config: EngineConfig) -> "EngineService":
     """Return the engine of this configuration in this process. It starts at first use.
 
-    Raises :class:`EngineError` at that use if another configuration's engine is running: each one takes all
-    cores (or the GPU) for itself.
+    Raises :class:`ConfigError` at that use if another configuration's engine is running (each one takes all cores,
+    or the GPU, for itself), or if this process was forked from one whose engine had started.
     """
     key = config.model_dump_json()
     with _engines_lock:
         return _engines.setdefault(key, EngineService(config))
+
+
+def _forget_all() -> None:
+    """Let go of the parent's engines, in a forked child."""
+    atexit.unregister(close_all)
+    for service in _engines.values():
+        service.forget()
 
 
 def close_all() -> None:
@@ -73,20 +82,21 @@ class EngineService:
 
     def start(self) -> None:
         """Start the engine unless it runs. Blocks; raises ConfigError, CheckpointError or EngineError."""
+        refuse_after_fork()
         with self._lock:
             if self.running:
                 return
             self._check_parallel(self.config.whiflash.router)
             self._stop()
             with _starting:
-                _refuse_second_engine(self)
+                self._check_room()
                 began = time.monotonic()
                 models = self._models = self._resolve()
                 set_environment()
                 self._thread = LoopThread("whiflash-engine")
                 try:
                     with hidden_main(), kept_preload():
-                        self._serving = self._thread.run(ChatServing.start(self.config, models))
+                        self._serving = self._thread.run(self._serve(models))
                 except BaseException as error:
                     self._stop()
                     if isinstance(error, WhiFlashError) or not isinstance(error, Exception):
@@ -95,6 +105,7 @@ class EngineService:
                 self.start_s = time.monotonic() - began
                 log.info("engine up in %.0f s%s", self.start_s, self._memory_line())
             _close_all_first_at_exit()
+            forget_after_fork(_forget_all)
 
     def _memory_line(self) -> str:
         """Say what the weights and the KV cache take."""
@@ -113,6 +124,13 @@ class EngineService:
         with self._lock:
             self._stop()
 
+    def forget(self) -> None:
+        """Let go of the engine without stopping it: it belongs to the process this one was forked from."""
+        if self._serving is not None:
+            self._serving.forget()
+        self._serving = self._thread = None
+        self._lock = threading.Lock()
+
     def _stop(self) -> None:
         serving, thread = self._serving, self._thread
         self._serving = self._thread = None
@@ -124,6 +142,13 @@ class EngineService:
                 serving.shutdown()
             if thread is not None:
                 thread.stop()
+
+    def _check_room(self) -> None:
+        """Refuse to start beside another engine."""
+        _refuse_second_engine(self)
+
+    async def _serve(self, models: ResolvedModels) -> ChatServing:
+        return await ChatServing.start(self.config, models)
 
     def _resolve(self) -> ResolvedModels:
         models = resolve(self.config.whiflash, progress=self.progress)
@@ -158,10 +183,13 @@ class EngineService:
         thread, serving = await asyncio.to_thread(self._up)
         return await thread.arun(self._chat(serving, body))
 
-    def stream(self, body: Body) -> Iterator[Body]:
-        """Yield the ``chat.completion.chunk`` dicts of one request; closing the iterator aborts it."""
+    def stream(self, body: Body, timeout: float | None = None) -> Iterator[Body]:
+        """Yield the ``chat.completion.chunk`` dicts of one request; closing the iterator aborts it.
+
+        Raises TimeoutError, and aborts, if the last one has not come ``timeout`` seconds after the engine was up.
+        """
         thread, serving = self._up()
-        yield from thread.iterate(lambda: self._stream(serving, body))
+        yield from thread.iterate(lambda: self._stream(serving, body), timeout)
 
     async def astream(self, body: Body) -> AsyncIterator[Body]:
         """Like :meth:`stream`, for callers on an event loop."""
@@ -177,6 +205,16 @@ class EngineService:
         """Return the prompt tokens of ``messages`` and ``tools`` under the target's own template."""
         thread, serving = self._up()
         return thread.run(serving.count_tokens(self._engine_body(body, "count")))
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the token ids of a text, without any that a template would put around it."""
+        ids: list[int] = self._up()[1].tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+    @property
+    def unfinished(self) -> int:
+        """How many requests are running; 0 for an engine that does not."""
+        return self._serving.engine.get_num_unfinished_requests() if self._serving is not None else 0
 
     @property
     def max_model_len(self) -> int:
@@ -196,29 +234,32 @@ class EngineService:
     async def _chat(self, serving: ChatServing, body: Body) -> Body:
         trace_id = uuid.uuid4().hex
         answer = await serving.chat(self._engine_body(body, trace_id))
-        token_ids = [list(choice.get("token_ids") or []) for choice in answer["choices"]]
+        ids = [token_ids(choice) for choice in answer["choices"]]
+        for choice in answer["choices"]:
+            note_cut_text(choice, ids[choice["index"]], body, serving.tokenizer)
         if not body.get("return_token_ids"):
-            _drop_token_ids(answer)
-        answer["whiflash"] = await self._figures(serving, trace_id, token_ids, body)
+            drop_token_ids(answer)
+        answer["whiflash"] = await self._figures(serving, trace_id, ids, body)
         return answer
 
     async def _stream(self, serving: ChatServing, body: Body) -> AsyncIterator[Body]:
         trace_id = uuid.uuid4().hex
-        token_ids: list[list[int]] = [[] for _ in range(body.get("n") or 1)]
+        ids: list[list[int]] = [[] for _ in range(body.get("n") or 1)]
         async for chunk in serving.stream(self._engine_body(body, trace_id)):
             for choice in chunk["choices"]:
-                token_ids[choice["index"]] += choice.get("token_ids") or []
+                ids[choice["index"]] += token_ids(choice)
+                note_cut_text(choice, ids[choice["index"]], body, serving.tokenizer)
             if not body.get("return_token_ids"):
-                _drop_token_ids(chunk)
+                drop_token_ids(chunk)
             if not chunk["choices"]:
-                chunk["whiflash"] = await self._figures(serving, trace_id, token_ids, body)
+                chunk["whiflash"] = await self._figures(serving, trace_id, ids, body)
             yield chunk
 
     def _engine_body(self, body: Body, trace_id: str) -> Body:
         """Return the body as vLLM takes it: our own fields moved to ``vllm_xargs``, token ids asked for."""
         own = {key: value for key, value in body.items() if key != "whiflash_trace"}
         extra = dict(own.get("vllm_xargs") or {})
-        if self.config.whiflash.router == "cost" and _must_repeat(own):
+        if self.config.whiflash.router == "cost" and must_repeat(own):
             # The cost router goes by measured times, and what is drafted decides how the seed is spent.
             extra.setdefault(ROUTER_KEY, "entropy")
         if ROUTER_KEY in extra:
@@ -232,22 +273,11 @@ class EngineService:
         return own | {"vllm_xargs": extra | {TRACE_KEY: trace_id}, "return_token_ids": True}
 
     async def _figures(
-        self, serving: ChatServing, trace_id: str, token_ids: list[list[int]], body: Body
+        self, serving: ChatServing, trace_id: str, ids: list[list[int]], body: Body
     ) -> dict[str, Any]:
         records = [] if self.config.stock else await _take_trace(serving, trace_id)
-        answers = [(ids, [serving.tokenizer.decode([token]) for token in ids]) for ids in token_ids]
+        answers = [(tokens, [serving.tokenizer.decode([token]) for token in tokens]) for tokens in ids]
         return all_figures(records, answers, with_trace=bool(body.get("whiflash_trace")))
-
-
-def _must_repeat(body: Body) -> bool:
-    """Whether a request is sampled with a seed: its text must be the same every time."""
-    return body.get("seed") is not None and body.get("temperature") != 0
-
-
-def _drop_token_ids(answer: Body) -> None:
-    answer.pop("prompt_token_ids", None)
-    for choice in answer["choices"]:
-        choice.pop("token_ids", None)
 
 
 async def _take_trace(serving: ChatServing, trace_id: str) -> list[RoundRecord]:
@@ -257,7 +287,7 @@ async def _take_trace(serving: ChatServing, trace_id: str) -> list[RoundRecord]:
 def _refuse_second_engine(service: EngineService) -> None:
     others = [other for other in _engines.values() if other is not service and other.running]
     if others:
-        raise EngineError(
+        raise ConfigError(
             f"an engine for target {others[0].config.whiflash.target!r} with another configuration runs in this "
             "process and holds its cores and memory: close it first (ChatWhiFlash.close()), or use one "
             "configuration; router= can change per call"

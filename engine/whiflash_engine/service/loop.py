@@ -4,6 +4,7 @@ import asyncio
 import queue
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError as FutureCancelledError
 from concurrent.futures import Future
@@ -56,12 +57,16 @@ class LoopThread:
         with self._closed_as_error():
             return await asyncio.wrap_future(self.submit(coroutine))
 
-    def iterate(self, make: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
-        """Yield the items of an async iterator made on the loop; closing the iterator cancels it."""
+    def iterate(self, make: Callable[[], AsyncIterator[T]], timeout: float | None = None) -> Iterator[T]:
+        """Yield the items of an async iterator made on the loop; closing the iterator cancels it.
+
+        Raises TimeoutError if the last item has not come within ``timeout`` seconds.
+        """
         items: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        deadline = None if timeout is None else time.monotonic() + timeout
         future = self.submit(_pump(make, items.put))
         try:
-            while (item := items.get()) is not _END:
+            while (item := _next_item(items, deadline)) is not _END:
                 yield item
             with self._closed_as_error():
                 future.result()
@@ -116,6 +121,13 @@ async def _pump(make: Callable[[], AsyncIterator[T]], put: Callable[[Any], None]
             put(item)
     finally:
         put(_END)
+
+
+def _next_item(items: "queue.SimpleQueue[Any]", deadline: float | None) -> Any:
+    try:
+        return items.get(timeout=None if deadline is None else max(deadline - time.monotonic(), 0.0))
+    except queue.Empty:
+        raise TimeoutError("no whole answer in time") from None
 
 
 def _put_from_afar(loop: asyncio.AbstractEventLoop, items: "asyncio.Queue[Any]", item: Any) -> None:

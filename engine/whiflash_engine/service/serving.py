@@ -15,6 +15,7 @@ from starlette.datastructures import State
 
 from whiflash_engine.config import EngineConfig
 from whiflash_engine.errors import ContextLengthError, EngineError, RequestError
+from whiflash_engine.service.forking import detach_finalizers
 
 DEAD = "the engine failed at this request: call again, it starts anew if it has died"
 
@@ -97,6 +98,12 @@ class ChatServing:
         # vLLM's finalizer calls it again, maybe as late as the interpreter's end, when its module is empty.
         self.engine.shutdown = lambda: None
 
+    def forget(self) -> None:
+        """Keep vLLM's clean-up from ending an engine core that belongs to another process."""
+        core = self.engine.engine_core
+        detach_finalizers(core, core.resources.engine_manager, core.resources.coordinator)
+        self.engine.shutdown = lambda: None
+
     def _request(self, body: dict[str, Any]) -> Any:
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
@@ -118,13 +125,13 @@ class ChatServing:
 
 @contextmanager
 def _dead_as_engine_error() -> Iterator[None]:
-    """Turn vLLM's word that the core is dead into :class:`EngineError`."""
-    from vllm.v1.engine.exceptions import EngineDeadError
+    """Turn vLLM's word that the core is dead, or lost this request, into :class:`EngineError`."""
+    from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
     try:
         yield
-    except EngineDeadError as error:
-        raise EngineError(f"{DEAD} ({error})") from error
+    except (EngineDeadError, EngineGenerateError) as error:
+        raise EngineError(f"{DEAD} ({error or type(error).__name__})") from error
 
 
 @contextmanager
